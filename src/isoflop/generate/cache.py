@@ -1,0 +1,76 @@
+"""A contiguous KV cache, and the `Attend` that reads and writes it.
+
+A cache has one slot for each *site*: each evaluation of attention in a forward pass, numbered in order. A sublayer that is
+evaluated twice has two. Keys are stored as they enter the kernel, after rotation by their own position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isoflop.model.kernel import Places, choose
+from isoflop.model.slots import Scoring
+
+
+class ContiguousCache:
+    """Keys, values, positions and documents of `batch` rows with room for `capacity` tokens each."""
+
+    def __init__(self, batch: int, capacity: int, device: torch.device) -> None:
+        self.capacity, self.length = capacity, 0
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+        self.positions_BS = torch.zeros(batch, capacity, dtype=torch.long, device=device)
+        self.documents_BS = torch.zeros(batch, capacity, dtype=torch.long, device=device)
+
+    def append(self, site: int, k_BGTE: Tensor, v_BGTE: Tensor) -> tuple[Tensor, Tensor]:
+        """Store new keys and values of a site behind the old; returns all of the site's, (B, G, S, E)."""
+        if site == len(self.keys):
+            # Zeros, not empty memory: a NaN in a slot that the mask hides would still poison the product.
+            self.keys.append(k_BGTE.new_zeros(*k_BGTE.shape[:2], self.capacity, k_BGTE.shape[-1]))
+            self.values.append(v_BGTE.new_zeros(*v_BGTE.shape[:2], self.capacity, v_BGTE.shape[-1]))
+        end = self.length + k_BGTE.shape[2]
+        self.keys[site][:, :, self.length : end] = k_BGTE
+        self.values[site][:, :, self.length : end] = v_BGTE
+        return self.keys[site][:, :, :end], self.values[site][:, :, :end]
+
+    def place(self, positions_BT: Tensor, documents_BT: Tensor) -> Places:
+        """Store where new tokens stand; returns where they and all keys stand."""
+        end = self.length + positions_BT.shape[1]
+        if end > self.capacity:
+            raise ValueError(f"the cache has room for {self.capacity} tokens a row, {end} are needed")
+        self.positions_BS[:, self.length : end] = positions_BT
+        self.documents_BS[:, self.length : end] = documents_BT
+        return Places(positions_BT, self.positions_BS[:, :end], documents_BT, self.documents_BS[:, :end])
+
+    def advance(self, tokens: int) -> None:
+        """Count new tokens as stored, once every site has them."""
+        self.length += tokens
+
+
+@dataclass
+class Cached:
+    """Attention of new tokens to all that the cache holds: the `Attend` of generation, one for each forward pass."""
+
+    cache: ContiguousCache
+    places: Places
+    kernel: str | None = None
+    site: int = 0
+    memo: dict[Any, Any] = field(default_factory=dict)
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self.memo:
+            self.memo[key] = make()
+        return self.memo[key]
+
+    def __call__(self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTE: Tensor, scoring: Scoring) -> Tensor:
+        for term in scoring.acting("rotate"):
+            q_BHTE = term.rotate(q_BHTE, self.places.q_positions, self.once)
+            k_BGTE = term.rotate(k_BGTE, self.places.q_positions, self.once)
+        k_BGSE, v_BGSE = self.cache.append(self.site, k_BGTE, v_BGTE)
+        self.site += 1
+        return choose(scoring, self.kernel).run(q_BHTE, k_BGSE, v_BGSE, scoring, self.places, self.once, 0.0)

@@ -1,0 +1,121 @@
+"""The loop: prefill, then one token for each row until its end."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from isoflop.generate.cache import Cached, ContiguousCache
+from isoflop.generate.sample import Sampling
+from isoflop.model.transformer import Transformer
+
+PADDING = -1
+"""The document id of padding: no real token sees it."""
+
+
+@torch.no_grad()
+def generate(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]] | Tensor,
+    new_tokens: int,
+    *,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    stop: Collection[int] = (),
+    on_token: Callable[[int, int], None] | None = None,
+) -> list[list[int]]:
+    """New tokens for each prompt, as lists of ids without the prompt.
+
+    Args:
+        prompts: token ids, rows of any lengths.
+        new_tokens: how many tokens at most.
+        temperature, top_k, top_p: see `Sampling`; the default is greedy.
+        seed: row r draws from its own stream of (seed, r), whatever other rows there are.
+        stop: ids that end a row; they are not part of the result, and in a prompt they mean nothing.
+        on_token: called with (row, id) as tokens come.
+
+    Raises:
+        ValueError: an empty prompt, an id outside the vocabulary, more tokens than the architecture has positions.
+    """
+    sampling = Sampling(temperature, top_k, top_p)
+    rows = [[int(token) for token in row] for row in prompts]
+    _check(model, rows, new_tokens)
+    generators = [_generator(seed, row) for row in range(len(rows))]
+    produced: list[list[int]] = [[] for _ in rows]
+    running = set(range(len(rows))) if new_tokens else set()
+    was_training = model.training
+    model.eval()
+    try:
+        decoder = _Decoder(model, rows, new_tokens)
+        while running:
+            logits_BV = decoder.logits()
+            tokens = [0] * len(rows)
+            for row in sorted(running):
+                token = sampling.pick(logits_BV[row], generators[row])
+                tokens[row] = token
+                if token in stop:
+                    running.discard(row)
+                    continue
+                produced[row].append(token)
+                if on_token is not None:
+                    on_token(row, token)
+                if len(produced[row]) == new_tokens:
+                    running.discard(row)
+            if running:
+                decoder.feed(tokens)
+    finally:
+        model.train(was_training)
+    return produced
+
+
+class _Decoder:
+    """The rows of a batch, padded on the left so that they end together, and their cache."""
+
+    def __init__(self, model: Transformer, rows: list[list[int]], new_tokens: int) -> None:
+        device = model.head_weight.device
+        longest = max(map(len, rows))
+        tokens_BT = torch.tensor([[0] * (longest - len(row)) + row for row in rows], device=device)
+        padding_B1 = torch.tensor([[longest - len(row)] for row in rows], device=device)
+        positions_BT = torch.arange(longest, device=device) - padding_B1
+        documents_BT = torch.where(positions_BT < 0, PADDING, 0)
+        self.model, self.cache = model, ContiguousCache(len(rows), longest + new_tokens, device)
+        self.next_position_B1 = longest - padding_B1
+        self.features_BD = self._forward(tokens_BT, positions_BT.clamp(min=0), documents_BT)
+
+    def logits(self) -> Tensor:
+        """Logits of the next token of every row, (B, V)."""
+        return torch.nn.functional.linear(self.features_BD, self.model.head_weight)
+
+    def feed(self, tokens: list[int]) -> None:
+        """One token more for every row."""
+        tokens_B1 = torch.tensor(tokens, device=self.next_position_B1.device)[:, None]
+        self.features_BD = self._forward(tokens_B1, self.next_position_B1, torch.zeros_like(tokens_B1))
+        self.next_position_B1 = self.next_position_B1 + 1
+
+    def _forward(self, tokens_BT: Tensor, positions_BT: Tensor, documents_BT: Tensor) -> Tensor:
+        places = self.cache.place(positions_BT, documents_BT)
+        features_BTD = self.model.encode(tokens_BT, positions_BT, Cached(self.cache, places, self.model.kernel))
+        self.cache.advance(tokens_BT.shape[1])
+        return features_BTD[:, -1]
+
+
+def _check(model: Transformer, rows: list[list[int]], new_tokens: int) -> None:
+    if not rows or not all(rows):
+        raise ValueError("every prompt must have at least one token")
+    if new_tokens < 0:
+        raise ValueError(f"new_tokens must be at least 0, came {new_tokens}")
+    vocab = model.architecture.vocab
+    bad = next((token for row in rows for token in row if not 0 <= token < vocab), None)
+    if bad is not None:
+        raise ValueError(f"token id {bad} is outside the vocabulary of {vocab}")
+    model.architecture.check_length(max(map(len, rows)) + new_tokens, "prompt and new tokens together,")
+
+
+def _generator(seed: int, row: int) -> torch.Generator:
+    digest = hashlib.sha256(f"generate/{seed}/{row}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
