@@ -1,0 +1,266 @@
+"""From a declared source to batches: the order of the data is a function, not a state.
+
+The batch of step k follows from (corpus, seed, batch, length, packing, k) alone. There is nothing to save, restore or replay:
+a resumed run, another process and another arm of a study see the same tokens in the same order.
+
+Shapes: B rows of a batch, T tokens of a window.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from isoflop.data.corpora import Document, divide, read_documents
+from isoflop.data.tokens import Bytes, Codec, Tokenizer, id_array
+from isoflop.spec import Spec, SpecError, did_you_mean
+
+if TYPE_CHECKING:
+    import torch
+
+NO_TARGET = -100
+"""Target of a position that has none; `ignore_index` of torch's cross-entropy."""
+
+Packing = Literal["stream", "documents"]
+
+
+class Data(Spec):
+    """What to train on."""
+
+    source: str = "stdlib"
+    """A built-in source (`isoflop data list`), or a path to a folder, a text file, a .jsonl or a .parquet file."""
+    tokenizer: Tokenizer = Bytes()
+    """How text becomes token ids; `bpe` is trained on the training split."""
+    packing: Packing = "stream"
+    """`documents`: positions restart, attention stops and no target is set where a new document begins."""
+    limit: int | None = Field(None, gt=0)
+    """Bytes of the source to use at most, nine tenths of them for training."""
+    seed: int = 0
+    """Decides the order of the windows, and nothing else."""
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Two token streams, each document followed by the end id, and where their documents begin. All arrays are read-only."""
+
+    source: str
+    tokenizer: Codec
+    train: np.ndarray
+    """Token ids, one dimension, in the smallest of uint8, uint16 and uint32 that the vocabulary fits in."""
+    validation: np.ndarray
+    train_starts: np.ndarray
+    """int64: offset of each document's first token; strictly increasing, the first is 0."""
+    validation_starts: np.ndarray
+    train_names: tuple[str, ...]
+    """File, topic or row of each document."""
+    validation_names: tuple[str, ...]
+    digest: str
+    """SHA-256 of both streams, their boundaries and the vocabulary."""
+
+    @property
+    def vocab(self) -> int:
+        """How many token ids there are."""
+        return self.tokenizer.vocab
+
+    @property
+    def token_bytes(self) -> np.ndarray:
+        """int64[vocab]: bytes of text each id stands for; 0 for the end id."""
+        return self.tokenizer.token_bytes
+
+    def check_vocab(self, vocab: int) -> None:
+        """Raise `SpecError` unless a model of this vocabulary has a row for every id of the corpus."""
+        if vocab < self.vocab:
+            raise SpecError.at(
+                "vocab", f"must be at least {self.vocab}, the size of the tokenizer of {self.source!r}, came {vocab}"
+            )
+
+
+def load(data: Data) -> Corpus:
+    """Read, divide and tokenize the source of a declaration.
+
+    Raises `SpecError` with the path `source` when the source cannot be used; see `corpora.read_documents` and `corpora.divide`.
+    """
+    parts = divide(read_documents(data.source), data.limit)
+    tokenizer = data.tokenizer.train([document.data for document in parts[0]])
+    (train, train_starts), (validation, validation_starts) = (_stream(tokenizer, part) for part in parts)
+    train_names, validation_names = (tuple(document.name for document in part) for part in parts)
+    arrays = (train, train_starts, validation, validation_starts)
+    for array in arrays:
+        array.setflags(write=False)
+    return Corpus(
+        source=data.source,
+        tokenizer=tokenizer,
+        train=train,
+        validation=validation,
+        train_starts=train_starts,
+        validation_starts=validation_starts,
+        train_names=train_names,
+        validation_names=validation_names,
+        digest=_digest([tokenizer.vocab, tokenizer.end_id], *arrays),
+    )
+
+
+def _stream(tokenizer: Codec, documents: list[Document]) -> tuple[np.ndarray, np.ndarray]:
+    """All documents end to end, each closed by the end id; and the offsets at which they begin."""
+    encoded = tokenizer.encode_documents([document.data for document in documents])
+    end = id_array([tokenizer.end_id], tokenizer.vocab)
+    sizes = [len(ids) + 1 for ids in encoded]
+    stream = np.concatenate(
+        [part for ids in encoded for part in (ids.astype(end.dtype, casting="safe", copy=False), end)]
+    )
+    return stream, np.cumsum([0, *sizes[:-1]], dtype=np.int64)
+
+
+def _digest(header: Any, *arrays: np.ndarray) -> str:
+    """SHA-256 of plain data and arrays; lengths and dtypes are in it, so no two contents read as the same bytes."""
+    described = [header, [[array.dtype.str.lstrip("<>=|"), len(array)] for array in arrays]]
+    digest = hashlib.sha256(json.dumps(described).encode())
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).data)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """B windows of T tokens, all int64; `targets_BT` is the next token, or -100 where there is none.
+
+    `positions_BT` and `documents_BT` are None in "stream" packing, where a window is read as one text from position 0 on.
+    """
+
+    tokens_BT: torch.Tensor
+    targets_BT: torch.Tensor
+    positions_BT: torch.Tensor | None = None
+    documents_BT: torch.Tensor | None = None
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on a device."""
+        held = {name: tensor.to(device) for name, tensor in vars(self).items() if tensor is not None}
+        return replace(self, **held)
+
+
+class Loader:
+    """Batches of a corpus by step number.
+
+    Window i is tokens `i * length` to `(i + 1) * length` inclusive, so a token that begins no stream is a target exactly once
+    an epoch; the last window is filled up with end ids that have no target. An epoch visits all windows in an order keyed by
+    (seed, epoch); a batch may reach over the edge of two epochs.
+    """
+
+    def __init__(
+        self, corpus: Corpus, *, batch: int = 16, length: int = 64, packing: Packing = "stream", seed: int = 0
+    ) -> None:
+        """Raises `SpecError` for sizes below 1, an unknown packing, or a corpus too small for one window."""
+        for name, size in (("batch", batch), ("length", length)):
+            if size < 1:
+                raise SpecError.at(name, f"must be at least 1, came {size}")
+        if packing not in _PACKINGS:
+            raise SpecError.at(
+                "packing", f"must be one of {', '.join(_PACKINGS)}, came {packing!r}.{did_you_mean(packing, _PACKINGS)}"
+            )
+        _check_size(corpus, "training", corpus.train, length + 1)
+        _check_size(corpus, "validation", corpus.validation, 2)
+        self.corpus, self.batch_size, self.length, self.packing, self.seed = corpus, batch, length, packing, seed
+        self.windows = window_count(corpus.train, length)
+        """Windows of one epoch of training."""
+        self._last_order: tuple[int, np.ndarray] | None = None
+
+    def batch(self, step: int) -> Batch:
+        """The batch of step 0, 1, 2, ...; no earlier batch needs to be asked for."""
+        return self._batch(self.corpus.train, self.corpus.train_starts, self.sample_ids(step))
+
+    def sample_ids(self, step: int) -> np.ndarray:
+        """int64[B]: which windows the batch of a step holds."""
+        if step < 0:
+            raise ValueError(f"step must be at least 0, came {step}")
+        index_B = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
+        epoch_B, place_B = np.divmod(index_B, self.windows)
+        parts = [self._order(int(epoch))[place_B[epoch_B == epoch]] for epoch in np.unique(epoch_B)]
+        return np.concatenate(parts)
+
+    def validation(self, batch: int | None = None) -> Iterator[Batch]:
+        """The whole validation stream in order, every target exactly once; the last batch may have fewer rows."""
+        size = self.batch_size if batch is None else batch
+        if size < 1:
+            raise SpecError.at("batch", f"must be at least 1, came {size}")
+        count = window_count(self.corpus.validation, self.length)
+        for first in range(0, count, size):
+            yield self._batch(
+                self.corpus.validation, self.corpus.validation_starts, np.arange(first, min(first + size, count))
+            )
+
+    def stream_digest(self, steps: int) -> str:
+        """64 hex digits that name which tokens a run of `steps` sees in which order and packing, without reading them."""
+        facts = [ORDER, self.corpus.digest, self.seed, self.batch_size, self.length, self.packing, steps]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+    def _order(self, epoch: int) -> np.ndarray:
+        # Remembered because sorting takes longer than everything else in a batch; one attribute, so threads are safe.
+        remembered = self._last_order
+        if remembered is None or remembered[0] != epoch:
+            remembered = (epoch, window_order(self.windows, self.seed, epoch))
+            self._last_order = remembered
+        return remembered[1]
+
+    def _batch(self, tokens: np.ndarray, starts: np.ndarray, windows_B: np.ndarray) -> Batch:
+        import torch  # here, not above: declaring data and listing sources needs no torch, which takes seconds to import
+
+        place_BS = windows_B[:, None] * self.length + np.arange(self.length + 1)  # S = T + 1
+        inside_BS = place_BS < len(tokens)
+        ids_BS = tokens[np.minimum(place_BS, len(tokens) - 1)].astype(np.int64)
+        ids_BS[~inside_BS] = self.corpus.tokenizer.end_id
+        targets_BT = np.where(inside_BS[:, 1:], ids_BS[:, 1:], NO_TARGET)
+        arrays = _PACKINGS[self.packing](ids_BS[:, :-1], targets_BT, place_BS, np.append(starts, len(tokens)))
+        return Batch(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
+
+
+def _pack_stream(
+    tokens_BT: np.ndarray, targets_BT: np.ndarray, place_BS: np.ndarray, starts: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    return tokens_BT, targets_BT
+
+
+def _pack_documents(
+    tokens_BT: np.ndarray, targets_BT: np.ndarray, place_BS: np.ndarray, starts: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Positions from 0 at each document start (or at the window's, for a document under way), documents numbered by the
+    corpus, filling as a document of its own, and no target that a token of another document would have to predict."""
+    document_BS = np.searchsorted(starts, place_BS, side="right") - 1
+    position_BS = place_BS - np.maximum(starts[document_BS], place_BS[:, :1])
+    same_BT = document_BS[:, 1:] == document_BS[:, :-1]
+    return tokens_BT, np.where(same_BT, targets_BT, NO_TARGET), position_BS[:, :-1], document_BS[:, :-1]
+
+
+_PACKINGS: Mapping[str, Callable[..., tuple[np.ndarray, ...]]] = {"stream": _pack_stream, "documents": _pack_documents}
+
+ORDER = "philox-1"
+"""Names the rule of `window_order` in digests; a new rule needs a new name."""
+
+
+def window_order(windows: int, seed: int, epoch: int) -> np.ndarray:
+    """int64[windows]: a permutation drawn from (seed, epoch).
+
+    Windows are sorted by random 64-bit keys. Raw Philox output and a stable sort are the same on every machine and version of
+    numpy, which `Generator.permutation` does not promise.
+    """
+    key = hashlib.sha256(json.dumps(["order", seed, epoch]).encode()).digest()
+    keys = np.random.Philox(key=np.frombuffer(key[:16], dtype="<u8")).random_raw(windows)
+    return np.argsort(keys, kind="stable")
+
+
+def window_count(tokens: np.ndarray, length: int) -> int:
+    """How many windows give each token but the first of a stream one turn as a target."""
+    return -(-(len(tokens) - 1) // length)
+
+
+def _check_size(corpus: Corpus, split: str, tokens: np.ndarray, needed: int) -> None:
+    if len(tokens) < needed:
+        advice = "give more text, a higher limit or a shorter length"
+        raise SpecError.at(
+            "source", f"the {split} split of {corpus.source!r} must hold {needed} tokens, came {len(tokens)}; {advice}"
+        )
