@@ -1,0 +1,10 @@
+"""The figures of a report by name; each is a function of the data and returns a plotly figure."""
+
+from __future__ import annotations
+
+from isoflop.report.costs import cost
+from isoflop.report.curves import curves
+from isoflop.report.forest import forest
+from isoflop.report.heat import gradients
+
+__all__ = ["cost", "curves", "forest", "gradients"]
