@@ -1,0 +1,101 @@
+"""Cross-entropy fused with the output projection, so that the logits of a step are never all held.
+
+Legend: N tokens, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+IGNORED = -100
+"""A target that counts neither in the loss nor in the number of targets."""
+
+LOGIT_BYTES = {"cpu": 16 << 20, "cuda": 512 << 20}
+"""Most bytes of fp32 logits held at once, by device: a CPU wants a chunk near its cache, a GPU one that fills it."""
+
+
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Summed negative log-likelihood of `targets` under the logits `hidden @ weight.T`, and how many targets count.
+
+    Formula: sum over i with targets_i != -100 of logsumexp_v(h_i . w_v) - h_i . w_(targets_i), in nats.
+
+    The gradients of both inputs are computed in the forward pass, chunk by chunk, which saves the logits' memory and
+    one recomputation; under `no_grad` they are not computed. The softmax runs in fp32 (fp64 for fp64 inputs) whatever
+    the inputs' type, and a weight gradient that takes several chunks is accumulated in that type.
+
+    Args:
+        hidden: (..., D), the stream after the final norm.
+        weight: (V, D), of the same type.
+        targets: (...), integer; -100 = ignored. With no target left the sum is 0 and so is every gradient.
+
+    Returns:
+        The sum, a scalar in fp32 (fp64 for fp64 inputs), and the count, an integer scalar; both on the inputs' device.
+    """
+    flat_ND, flat_N = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
+    differentiate = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    total = _LinearCrossEntropy.apply(flat_ND, weight, flat_N, differentiate)
+    return total, (flat_N != IGNORED).sum()
+
+
+def chunk_rows(vocab: int, device: str) -> int:
+    """Rows of logits computed at once: as many as `LOGIT_BYTES` holds in fp32, at least one."""
+    return max(1, LOGIT_BYTES.get(device, LOGIT_BYTES["cuda"]) // (4 * vocab))
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, differentiate: bool) -> Tensor:
+        accumulate = torch.promote_types(hidden_ND.dtype, torch.float32)
+        rows = chunk_rows(weight_VD.shape[0], hidden_ND.device.type)
+        index_N1 = targets_N.clamp(min=0).unsqueeze(1)
+        counted_N1 = (targets_N != IGNORED).to(accumulate).unsqueeze(1)
+        grad_ND = torch.empty_like(hidden_ND) if differentiate else hidden_ND
+        grad_VD, losses = None, []
+        weight_DV = weight_VD.t()
+        for hidden, index, counted, grad in _chunks(rows, hidden_ND, index_N1, counted_N1, grad_ND):
+            loss, p = _softmax(torch.mm(hidden, weight_DV).to(accumulate), index, counted)
+            losses.append(loss)
+            if differentiate:
+                p = p.scatter_add_(1, index, torch.full_like(counted, -1.0)).mul_(counted).to(hidden.dtype)
+                torch.mm(p, weight_VD, out=grad)
+                grad_VD = _accumulate(grad_VD, p.t(), hidden, accumulate)
+        if differentiate:
+            ctx.save_for_backward(grad_ND, grad_VD)
+        ctx.weight_dtype = weight_VD.dtype
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        grad_ND, grad_VD = ctx.saved_tensors
+        (scale,) = grads
+        return grad_ND * scale, (grad_VD * scale).to(ctx.weight_dtype), None, None
+
+
+def _chunks(rows: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """The tensors in step, cut along the tokens; uncut when they fit, since at small sizes even a view takes its time."""
+    return [tensors] if len(tensors[0]) <= rows else zip(*(tensor.split(rows) for tensor in tensors), strict=True)
+
+
+def _softmax(logits: Tensor, index: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
+    """The summed loss of the rows that count, and the softmax, in the logits' memory.
+
+    Formula: logsumexp(z) = max(z) - ln(max(softmax(z))), so that the dear part on a CPU, the exponential, is taken once and
+    no tiny probability is ever put into a logarithm.
+    """
+    picked, highest = logits.gather(1, index), logits.amax(1, keepdim=True)
+    p = torch.softmax(logits, 1, out=logits)
+    losses = highest - picked - p.amax(1, keepdim=True).log_()
+    return torch.dot(losses.view(-1), counted.view(-1)), p
+
+
+def _accumulate(grad_VD: Tensor | None, p_VC: Tensor, hidden_CD: Tensor, dtype: torch.dtype) -> Tensor:
+    """grad + p @ hidden of a chunk. The product of 16-bit inputs is rounded once per chunk, the sum over chunks never."""
+    if grad_VD is None:
+        return torch.mm(p_VC, hidden_CD).to(dtype)
+    if p_VC.dtype == dtype:
+        return grad_VD.addmm_(p_VC, hidden_CD)
+    return grad_VD.add_(torch.mm(p_VC, hidden_CD))

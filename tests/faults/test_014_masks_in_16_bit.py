@@ -1,0 +1,50 @@
+"""NaN in half precision from mask arithmetic: constants overflow, and smallest values are added."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from isoflop.model.kernel import KERNELS, Dense, Places
+from isoflop.model.position import ALiBi
+from isoflop.model.slots import Scoring
+
+LENGTH, HEADS = 40, 4
+PLAIN = Scoring(scale=0.35, causal=True, window=None, softcap=None, dropout=0.0, terms=())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("documents", [False, True])
+@pytest.mark.parametrize("alibi", [False, True])
+@pytest.mark.parametrize("window", [None, 1, 3])
+@pytest.mark.parametrize("causal", [True, False])
+def test_every_combination_of_masks_and_biases(
+    causal: bool, window: int | None, alibi: bool, documents: bool, kernel: str, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    terms = (ALiBi().term(HEADS, 8),) if alibi else ()
+    scoring = replace(PLAIN, causal=causal, window=window, terms=terms)
+    positions = torch.arange(LENGTH)[None]
+    owners = torch.arange(LENGTH)[None] // 7 if documents else None
+    places = Places(positions, positions, owners, owners)
+    leaves = [torch.randn(1, HEADS, LENGTH, 8, generator=generator).to(dtype).requires_grad_() for _ in range(3)]
+    out = Dense(places, kernel)(*leaves, scoring)
+    out.float().square().sum().backward()
+    exact = Dense(places, "eager")(*(leaf.detach().float() for leaf in leaves), scoring)
+    torch.testing.assert_close(out.float(), exact, rtol=0, atol=3e-2)
+    for leaf in leaves:
+        assert leaf.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kernel", list(KERNELS))
+def test_a_bias_beyond_the_range_of_fp16(kernel: str, dtype: torch.dtype) -> None:
+    """ALiBi at distance 200,000 is below -65504: such keys get no weight, and nothing is NaN."""
+    positions = torch.tensor([[0, 1, 200_000, 200_001]])
+    scoring = replace(PLAIN, terms=(ALiBi().term(HEADS, 8),))
+    v = torch.eye(4, 8, dtype=dtype).expand(1, HEADS, 4, 8)
+    zeros = torch.zeros(1, HEADS, 4, 8, dtype=dtype)
+    out = Dense(Places(positions, positions), kernel)(zeros, zeros, v, scoring)
+    assert (out[:, :, 2:, :2] == 0).all()
+    torch.testing.assert_close(out.float().sum(-1), torch.ones(1, HEADS, 4), rtol=0, atol=1e-2)
