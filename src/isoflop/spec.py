@@ -93,7 +93,7 @@ class Spec(BaseModel):
     def dump(self) -> dict[str, Any]:
         """Plain data that `parse` turns back into an equal Spec; absent values are left out."""
         values = ((name, getattr(self, name)) for name in type(self).model_fields)
-        return {name: _plain(value) for name, value in values if value is not None}
+        return {name: plain(value) for name, value in values if value is not None}
 
     def override(self, change: Mapping[str, Any]) -> Self:
         """A new Spec with a (nested) change applied; see `merge`."""
@@ -185,8 +185,8 @@ def merge(base: Any, change: Any) -> Any:
     """`base` with `change` laid over it.
 
     Tables merge key by key; a table that names another kind replaces the old one, since the old kind's fields mean
-    nothing to it. A list is replaced, or changed item by item by a table with integer keys. None or `"default"`
-    puts a field back to its default.
+    nothing to it. A list is replaced, or changed item by item by a table with integer keys; a list of one item is
+    changed like that item. None or `"default"` puts a field back to its default.
     """
     if isinstance(base, list) and isinstance(change, Mapping) and change and all(str(key).isdigit() for key in change):
         items = list(base)
@@ -197,6 +197,10 @@ def merge(base: Any, change: Any) -> Any:
         return items
     if not isinstance(change, Mapping):
         return change
+    if isinstance(base, list) and len(base) == 1:
+        return [merge(base[0], change)]
+    if isinstance(base, list) and base and "kind" not in change:
+        raise SpecError(f"there are {len(base)} items here: say which by its number, 0 to {len(base) - 1}")
     if isinstance(base, str):
         base = {"kind": base}
     if not isinstance(base, Mapping) or ("kind" in change and change["kind"] != base.get("kind")):
@@ -223,10 +227,14 @@ def nest(dotted: Mapping[str, Any]) -> dict[str, Any]:
 
 def merge_trees(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
     """Two changes as one; unlike `merge`, None and `"default"` are kept, since they are still to be applied."""
+    # A bare name is the table of that kind, so that `norm=rms norm.eps=1e-5` keeps both.
+    tables: dict[str, Any] = {
+        k: {"kind": v} if isinstance(v, str) and isinstance(right.get(k), Mapping) else v for k, v in left.items()
+    }
     both = {
-        k: merge_trees(left[k], right[k])
-        for k in left
-        if isinstance(left[k], Mapping) and isinstance(right.get(k), Mapping)
+        k: merge_trees(tables[k], right[k])
+        for k in tables
+        if isinstance(tables[k], Mapping) and isinstance(right.get(k), Mapping)
     }
     return {**left, **right, **both}
 
@@ -272,13 +280,14 @@ def to_toml(spec: Spec) -> str:
 # ---------------------------------------------------------------------------------------------------- inside
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Specs inside `value` as plain data, tuples as lists."""
     if isinstance(value, Spec):
         return value.dump()
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     return value
 
 
@@ -304,14 +313,15 @@ def _problems(cls: type[Spec], error: ErrorDetails) -> Iterable[Problem]:
     return [Problem(path, f"{message}{came}{hint}".removesuffix("."))]
 
 
-def field_paths(cls: type[Spec]) -> list[str]:
-    """Dotted paths of every field below `cls`, through slots into all their kinds."""
+def field_paths(cls: type[Spec], above: tuple[type[Spec], ...] = ()) -> list[str]:
+    """Dotted paths of every field below `cls`, through slots into all their kinds; a kind inside itself ends there."""
     paths: list[str] = []
     for name, field in cls.model_fields.items():
         paths.append(name)
         for inner in _specs_in(field.annotation):
             kinds = inner.kinds.values() if issubclass(inner, Slot) and not hasattr(inner, "kind") else [inner]
-            paths += [f"{name}.{path}" for kind in kinds for path in field_paths(kind)]
+            fresh = (kind for kind in kinds if kind is not cls and kind not in above)
+            paths += [f"{name}.{path}" for kind in fresh for path in field_paths(kind, (*above, cls))]
     return list(dict.fromkeys(paths))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from isoflop.model.slots import Attention, FeedForward, Init, Join, Norm, Position, Stack
-from isoflop.spec import Many, Spec, SpecError, merge
+from isoflop.spec import DEFAULT, Many, Spec, SpecError, merge, plain
 
 Positions = Annotated[
     Many[Position], BeforeValidator(lambda value: value if isinstance(value, list | tuple) else (value,))
@@ -56,6 +57,11 @@ class BlockChange(Spec):
     model_config = ConfigDict(extra="allow")
 
     at: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_data(cls, values: Any) -> Any:
+        return _without_nulls(plain(values))
 
     def dump(self) -> dict[str, Any]:
         return {"at": self.at, **(self.model_extra or {})}
@@ -128,10 +134,9 @@ class Architecture(Block):
         plain = Block(**base)
         for index, change in enumerate(self.blocks):
             try:
-                self._refuse_embed_in_blocks(change)
                 for number in change.blocks(self.depth):
                     tables[number] = merge(tables[number], change.model_extra)
-                    Block.parse(tables[number])
+                    self._refuse_embed_in_blocks(Block.parse(tables[number]))
             except SpecError as error:
                 raise error.under("blocks", index) from None
         return tuple(plain if table is base else Block.parse(table) for table in tables)
@@ -157,20 +162,24 @@ class Architecture(Block):
         if self.limit is not None and length > self.limit:
             raise SpecError(f"{what} {length} is beyond the {self.limit} positions of this architecture")
 
-    def _refuse_embed_in_blocks(self, change: BlockChange) -> None:
-        position = (change.model_extra or {}).get("position")
-        if position is None:
-            return
-        kinds = Block.parse({"position": position}).position
-        embeds = [kind.kind for kind in kinds if "embed" in kind.stages]
-        if embeds:
-            raise SpecError.at(
-                "position", f"{embeds[0]!r} acts on the embeddings, before the first block: set it for the whole model"
-            )
+    def _refuse_embed_in_blocks(self, block: Block) -> None:
+        for position in block.position:
+            if "embed" in position.stages and position not in self.position:
+                raise SpecError.at(
+                    "position",
+                    f"{position.kind!r} acts on the embeddings, before the first block: set it for the whole model",
+                )
 
     def _path_to_block(self, number: int) -> tuple[str | int, ...]:
         changed = [index for index, change in enumerate(self.blocks) if number in change.blocks(self.depth)]
         return ("blocks", changed[-1]) if changed else ()
+
+
+def _without_nulls(value: Any) -> Any:
+    """None as `"default"`, which means the same in a change and which TOML can hold."""
+    if isinstance(value, Mapping):
+        return {key: DEFAULT if item is None else _without_nulls(item) for key, item in value.items()}
+    return value
 
 
 def _check_block(architecture: Architecture, block: Block) -> None:

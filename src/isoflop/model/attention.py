@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from pydantic import Field
@@ -90,7 +91,8 @@ class MultiHeadAttention(nn.Module):
 
 
 def _divisors_near(whole: int, wanted: int) -> str:
-    divisors = [n for n in range(1, whole + 1) if whole % n == 0]
+    small = [n for n in range(1, math.isqrt(whole) + 1) if whole % n == 0]
+    divisors = sorted({*small, *(whole // n for n in small)})
     below = [n for n in divisors if n < wanted][-1:]
     above = [n for n in divisors if n > wanted][:1]
     return " and ".join(map(str, below + above))

@@ -131,7 +131,12 @@ def initialise(model: nn.Module, architecture: Architecture, seed: int) -> None:
 
     Each part has its own generator, seeded by (seed, name): two architectures start with the same values wherever
     they have the same part, whatever else they have, and on any device or number of processes.
+
+    Raises:
+        TypeError: a parameter has no role, or the model has a buffer.
     """
+    for name, _ in model.named_buffers():
+        raise TypeError(f"{name!r} is a buffer, which no rule initialises: compute it in the forward pass")
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for part in parts(model):

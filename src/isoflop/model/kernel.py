@@ -86,7 +86,8 @@ def eager(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, places: Places, onc
 def sdpa(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, places: Places, once: Once, dropout: float) -> Tensor:
     """torch's fused attention. The plain causal triangle needs no mask; all else is one mask that blocks share."""
     covered = scoring.window is None or scoring.window >= places.k_positions.shape[1]
-    plain = places.aligned and covered and not scoring.acting("add")
+    # `len`, not truth: torch.compile cannot trace the truth value of a tuple of modules.
+    plain = places.aligned and covered and len(scoring.acting("add")) == 0
     mask = None if plain else once(_mask_key(scoring), lambda: _mask(scoring, places, once))
     return F.scaled_dot_product_attention(
         q,
@@ -124,17 +125,23 @@ def choose(scoring: Scoring, forced: str | None = None) -> Kernel:
     """The fastest kernel that can run all stages, or the forced one.
 
     Raises:
-        ValueError: the forced kernel is unknown, or cannot run a stage that is needed.
+        ValueError: no kernel can run all stages, or the forced one is unknown or cannot.
     """
+    able = [kernel for kernel in KERNELS.values() if scoring.stages <= kernel.stages]
+    if not able:
+        raise ValueError(
+            f"no kernel can run the stages {', '.join(sorted(scoring.stages))} together; "
+            + "; ".join(f"{kernel.name} can run {', '.join(sorted(kernel.stages))}" for kernel in KERNELS.values())
+        )
     if forced is None:
-        return next(kernel for kernel in KERNELS.values() if scoring.stages <= kernel.stages)
+        return able[0]
     if forced not in KERNELS:
         raise ValueError(f"{forced!r} is no kernel; there are {', '.join(KERNELS)}")
     missing = scoring.stages - KERNELS[forced].stages
     if missing:
-        able = [kernel.name for kernel in KERNELS.values() if scoring.stages <= kernel.stages]
         raise ValueError(
-            f"kernel {forced!r} cannot run stage {', '.join(sorted(missing))}; these can: {', '.join(able)}"
+            f"kernel {forced!r} cannot run stage {', '.join(sorted(missing))}; "
+            f"these can: {', '.join(kernel.name for kernel in able)}"
         )
     return KERNELS[forced]
 

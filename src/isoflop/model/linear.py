@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import NamedTuple
 
 import torch
@@ -72,15 +73,15 @@ class Part:
     block: int | None
     shape: tuple[int, ...]
     parameter: str
-    rows: slice
+    rows: slice | EllipsisType
 
     @property
     def fan_in(self) -> int:
-        return self.shape[-1]
+        return self.shape[-1] if self.shape else 1
 
     @property
     def fan_out(self) -> int:
-        return self.shape[0]
+        return self.shape[0] if self.shape else 1
 
 
 def parameter_roles(model: nn.Module) -> dict[str, Role]:
@@ -102,7 +103,7 @@ def parts(model: nn.Module) -> Iterator[Part]:
         path, _, own = name.rpartition(".")
         shape = tuple(parameter.shape)
         if isinstance(role, str):
-            yield Part(name, role, _block_of(name), shape, name, slice(0, shape[0]))
+            yield Part(name, role, _block_of(name), shape, name, ...)
             continue
         start = 0
         stem = path.rpartition(".")[0]

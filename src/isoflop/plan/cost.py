@@ -6,6 +6,7 @@ and a kind needs no cost formula. Attention calls are recorded as they pass, whi
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from isoflop.model import Architecture, Transformer, parts
+from isoflop.model import Architecture, Part, Transformer, parts
 from isoflop.model.kernel import Dense, Places
 from isoflop.model.slots import Scoring
+from isoflop.spec import SpecError
 
 COMPONENTS = {
     "embed": "embedding",
@@ -94,8 +96,10 @@ def price(architecture: Architecture, length: int) -> Cost:
     """The cost of an architecture at a sequence length.
 
     Raises:
-        SpecError: the length is beyond the positions that the architecture has.
+        SpecError: the length is below 1, or beyond the positions that the architecture has.
     """
+    if length < 1:
+        raise SpecError(f"length must be at least 1, came {length}")
     architecture.check_length(length)
     with torch.device("meta"):
         model = Transformer(architecture, kernel="eager").eval()
@@ -106,13 +110,10 @@ def price(architecture: Architecture, length: int) -> Cost:
         torch.nn.functional.linear(model.encode(tokens_BT, positions_BT, recorder), model.head_weight)
     full = counter.get_total_flops()
     causal = full - sum(site.flops(length * length) - site.flops(site.pairs(length)) for site in recorder.sites)
-    components: Counter[str] = Counter()
-    for part in parts(model):
-        components[_component(part.name, part.role)] += torch.Size(part.shape).numel()
     return Cost(
         length=length,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        components=dict(components),
+        components=_components(list(parts(model))),
         forward_flops_per_token=causal / length,
         forward_flops_per_token_full=full / length,
         kv_elements_per_token=sum(site.kv_elements for site in recorder.sites),
@@ -120,12 +121,18 @@ def price(architecture: Architecture, length: int) -> Cost:
     )
 
 
-def _component(name: str, role: str) -> str:
-    """A bias counts with the matrix it stands beside; in a norm it counts with the norm."""
-    if role != "bias":
-        return COMPONENTS.get(role, role)
-    path = name.split(".")
-    return next((part for part in path if part in {"attention", "ffn", "head"}), "norm")
+def _components(all_parts: list[Part]) -> dict[str, int]:
+    """Parameters by component; a bias counts with the matrix or the gain of its own module."""
+    owners = {_module(part): COMPONENTS.get(part.role, part.role) for part in all_parts if part.role != "bias"}
+    components: Counter[str] = Counter()
+    for part in all_parts:
+        component = COMPONENTS.get(part.role, part.role)
+        components[owners.get(_module(part), component) if part.role == "bias" else component] += math.prod(part.shape)
+    return dict(components)
+
+
+def _module(part: Part) -> str:
+    return part.parameter.rpartition(".")[0]
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,8 @@ def _table(name_or_path: str | Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     base = _table(str(base_name), (*seen, path))
     base_training, training = base.pop("training", {}), table.pop("training", {})
     merged = merge(Architecture.parse(base).dump(), table)
+    if isinstance(plugins, list):
+        merged["plugins"] = list(dict.fromkeys([*base.get("plugins", []), *plugins]))
     if base_training or training:
         merged["training"] = merge_trees(base_training, training)
     return merged

@@ -1,0 +1,69 @@
+"""`isoflop generate`: text from a trained run, or from an architecture with random weights."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from isoflop.cli.output import note, print_json
+
+if TYPE_CHECKING:
+    from isoflop.data import Codec
+    from isoflop.model import Transformer
+
+
+def generate(
+    source: Annotated[str, typer.Argument(help="A run folder, a recipe's name or an architecture file.")],
+    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "import ",
+    tokens: Annotated[int, typer.Option("--tokens", "-n", help="How many new tokens at most.")] = 200,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k most likely tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw from the most likely tokens of this total probability.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the draws, and of the weights where they are random.")] = 0,
+    plugin: Annotated[list[str] | None, typer.Option("--plugin", help="A module with kinds of your own.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print prompt, text and ids as JSON.")] = False,
+) -> None:
+    """Continue a prompt."""
+    model, codec = _model(source, seed, plugin or [])
+    stream = codec.stream()
+
+    def show(_row: int, token: int) -> None:
+        if not json:
+            sys.stdout.write(stream.push(token))
+            sys.stdout.flush()
+
+    if not json:
+        sys.stdout.write(prompt)
+    ids = codec.encode(prompt)
+    [new] = model.generate(
+        [ids], tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop={codec.end_id}, on_token=show
+    )
+    if json:
+        print_json({"prompt": prompt, "text": codec.decode(new), "tokens": new})
+    else:
+        sys.stdout.write(stream.finish() + "\n")
+
+
+def _model(source: str, seed: int, plugins: list[str]) -> tuple[Transformer, Codec]:
+    from isoflop.data import Bytes
+    from isoflop.model import build
+    from isoflop.recipes import load
+    from isoflop.recipes.plugins import register_entry_points, register_modules
+    from isoflop.train import load_model
+
+    register_entry_points()
+    register_modules(plugins, beside=Path())
+    if (Path(source) / "run.json").exists():
+        model, _, codec = load_model(source)
+        return model, codec
+    codec = Bytes().train([])
+    architecture = load(source)
+    if architecture.vocab < codec.vocab:
+        raise ValueError(f"{source} has {architecture.vocab} token ids; text in bytes needs {codec.vocab}")
+    note("no run folder: the weights are random, and so is the text")
+    return build(architecture, seed), codec

@@ -1,0 +1,125 @@
+"""`isoflop study`: which architecture is better, by how much, and how sure that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isoflop.cli.output import INTERRUPTED, note, print_json, stdout
+from isoflop.cli.watch import Watch
+
+if TYPE_CHECKING:
+    from isoflop.study.design import Design
+
+app = typer.Typer(help="Compare architectures with paired seeds.", no_args_is_help=True)
+
+File = Annotated[Path, typer.Argument(help="A study file (TOML).")]
+Folder = Annotated[Path, typer.Argument(help="A study folder.")]
+Change = Annotated[list[str] | None, typer.Argument(help="Fields to change, as training.steps=500 or seeds=10.")]
+Out = Annotated[Path | None, typer.Option(help="The study's folder; study/NAME when absent.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Worker processes of one thread each; one per core when absent.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def run(file: File, change: Change = None, out: Out = None, workers: Workers = None, json: Json = False) -> None:
+    """Train every arm on every seed, then print the verdicts and write the report. Run again to continue."""
+    from isoflop.spec import parse_assignments
+    from isoflop.study.design import load_study
+
+    design = load_study(file, parse_assignments(change or []))
+    folder = out or Path("study") / design.study.name
+    conclude(run_design(design, folder, workers, f"isoflop study run {file}"), json)
+
+
+@app.command()
+def status(folder: Folder, json: Json = False) -> None:
+    """Show what is done, what is running and what is left."""
+    from isoflop.report import read_study, status_table
+    from isoflop.study.execute import status as read_status
+
+    rows = read_status(folder)
+    if json:
+        print_json([{**run.dump(), "arm": run.arm, "running": running} for run, running in rows])
+        return
+    stdout.print(status_table(read_study(folder).runs))
+
+
+@app.command()
+def report(
+    folder: Folder, out: Annotated[Path | None, typer.Option(help="The page's path.")] = None, json: Json = False
+) -> None:
+    """Reach the verdicts from the run files again, and write the report."""
+    from isoflop.study.results import summarise
+
+    summarise(folder)
+    conclude(folder, json, out)
+
+
+@app.command()
+def noise(file: File, change: Change = None, out: Out = None, workers: Workers = None, json: Json = False) -> None:
+    """Measure the noise floor: train the base alone on every seed. The runs count for the study later."""
+    from isoflop.spec import parse_assignments
+    from isoflop.study.design import BASE, load_study
+    from isoflop.study.results import smallest_difference, summarise
+    from isoflop.study.stats import Noise
+
+    design = load_study(file, parse_assignments(change or []))
+    folder = run_design(
+        design, out or Path("study") / design.study.name, workers, f"isoflop study noise {file}", only=BASE
+    )
+    floor: dict[str, Any] = summarise(folder)["noise"]
+    least = smallest_difference(Noise(**floor), len(design.study.seeds))
+    if json:
+        print_json({**floor, "smallest_difference": least})
+        return
+    if floor["sd"] is None:
+        note("no spread could be measured: fewer than two runs of the base have finished")
+        return
+    stdout.print(
+        f"{floor['n']} seeds of the base: {floor['mean']:.4f} ± {floor['sd']:.4f} bits/byte (sd)", markup=False
+    )
+    stdout.print(f"noise band of the mean (2 sd / √n): ±{floor['band']:.4f}", markup=False)
+    if least is not None:
+        stdout.print(
+            f"{len(design.study.seeds)} paired seeds see a difference of about {least:.4f} (80 % power, correlation 0.8)",
+            markup=False,
+        )
+
+
+def run_design(design: Design, folder: Path, workers: int | None, again: str, only: str | None = None) -> Path:
+    """Run what is left of a study under a progress display. Interrupted, it says how to go on and leaves."""
+    from isoflop.study.execute import execute, prepare
+    from isoflop.study.results import summarise
+
+    prepare(design, folder)
+    for arm in design.arms:
+        if arm.matched is not None and arm.matched.value is not None:
+            note(
+                f"{arm.name}: {arm.matched.field}={arm.matched.value} matches {arm.matched.budget} ({arm.matched.residual:+.2%})"
+            )
+    try:
+        with Watch(folder, only) as watch:
+            execute(folder, workers, watch, only)
+    except KeyboardInterrupt:
+        note(f"interrupted: finished runs are kept, the others stand at their last step. To continue: {again}")
+        raise typer.Exit(INTERRUPTED) from None
+    summarise(folder)
+    return folder
+
+
+def conclude(folder: Path, json: bool, out: Path | None = None) -> None:
+    """Write the report; print the verdicts, or results.json itself."""
+    from isoflop.files import read_json
+    from isoflop.report import read_results, verdict_table, write_page
+
+    page = write_page(folder, out)
+    if json:
+        print_json(read_json(folder / "results.json"))
+        return
+    stdout.print(verdict_table(read_results(folder / "results.json")))
+    stdout.print(f"report: {page}", markup=False, soft_wrap=True)

@@ -1,0 +1,315 @@
+"""Every kind, every value of its fields and every pair of them, read from the registry.
+
+A kind enters the property tests by being registered. Values come from the type of a field; numbers that a type cannot
+tell come from `NUMBERS`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import numpy as np
+
+from isoflop.model import Architecture, Block
+from isoflop.spec import Slot, Spec, SpecError, merge, slots
+
+NUMBERS: dict[str, float] = {
+    "base": 50.0,
+    "depth": 3,
+    "dropout": 0.25,
+    "eps": 0.05,
+    "fraction": 0.5,
+    "gain": 0.5,
+    "head_width": 8,
+    "heads": 2,
+    "hidden": 20,
+    "kv_heads": 2,
+    "length": 12,
+    "multiple": 8,
+    "scale": 0.9,
+    "softcap": 0.7,
+    "std": 0.1,
+    "vocab": 29,
+    "width": 48,
+    "window": 3,
+}
+"""A legal value, other than the default, of every field that holds a number."""
+
+TINY: dict[str, Any] = {
+    "vocab": 13,
+    "width": 24,
+    "depth": 2,
+    "position": [{"kind": "rope"}],
+    "norm": {"kind": "layer"},
+    "join": {"kind": "pre"},
+    "attention": {"kind": "multi_head", "heads": 6},
+    "ffn": {"kind": "plain", "activation": {"kind": "gelu"}, "hidden": 24},
+}
+"""The architecture that settings are laid over. Six heads, since two ALiBi rules agree for powers of two; GELU, since the
+kink of ReLU is no friend of comparisons."""
+
+ELSEWHERE = frozenset({"blocks", "plugins"})
+"""Fields of an architecture that hold no setting of their own: per-block changes are `block_settings`."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value of one field.
+
+    Attributes:
+        path: where, from the architecture, e.g. ("ffn", "activation", "form").
+        value: plain data.
+        owner: the change that puts the kind which has this field in place.
+    """
+
+    path: tuple[str, ...]
+    value: Any
+    owner: Mapping[str, Any]
+
+    @property
+    def change(self) -> dict[str, Any]:
+        """What is laid over an architecture to make this setting."""
+        return combine(self.owner, put(self.path, self.value))
+
+    def __str__(self) -> str:
+        kind = self.value.get("kind", self.value) if isinstance(self.value, Mapping) else self.value
+        owners = [owner for owner in _kinds_in(self.owner) if owner not in {self.path[0], "multi_head"}]
+        return f"{'.'.join(self.path)}={kind}" + (f"({','.join(owners)})" if owners else "")
+
+
+def put(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """A nested table with one value in it."""
+    for name in reversed(path):
+        value = {name: value}
+    return value
+
+
+class ConflictError(Exception):
+    """Two changes want the same field to be different things."""
+
+
+def combine(left: Any, right: Any) -> Any:
+    """Two changes as one. Two kinds of position make a list; any other field can have one value only."""
+    if left == right:
+        return left
+    if not isinstance(left, Mapping) or not isinstance(right, Mapping) or _kinds_differ(left, right):
+        raise ConflictError
+    ways = {"position": _positions}
+    both = {key: ways.get(key, combine)(left[key], right[key]) for key in left if key in right}
+    return {**left, **right, **both}
+
+
+def _kinds_differ(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    return "kind" in left and "kind" in right and left["kind"] != right["kind"]
+
+
+def _positions(left: Any, right: Any) -> Any:
+    if isinstance(left, list) or isinstance(right, list):
+        raise ConflictError
+    return [left, right] if _kinds_differ(left, right) else combine(left, right)
+
+
+def tiny(*changes: Mapping[str, Any]) -> Architecture:
+    """The tiny architecture with changes applied."""
+    table: Any = TINY
+    for change in changes:
+        table = merge(table, change)
+    return Architecture.parse(table)
+
+
+@cache
+def settings() -> tuple[Setting, ...]:
+    """Every value of every field of an architecture, one at a time."""
+    return tuple(_walk(Architecture, (), {}, ()))
+
+
+@cache
+def block_settings() -> tuple[dict[str, Any], ...]:
+    """Every setting that one block may have alone and that differs from its neighbours, in block 1."""
+    alone = [setting.change for setting in settings() if setting.path[0] in Block.model_fields]
+    changes = [change for change in ({"blocks": [{"at": "1", **change}]} for change in alone) if legal(change)]
+    return tuple(change for change in changes if tiny(change).declarations != tiny().declarations)
+
+
+def legal(*changes: Mapping[str, Any]) -> bool:
+    """An architecture may have these changes at once."""
+    try:
+        tiny(*changes)
+    except SpecError:
+        return False
+    return True
+
+
+def model_slots() -> dict[str, type[Slot]]:
+    """The slots whose kinds belong to a model."""
+    return {name: slot for name, slot in slots().items() if slot.__module__ == "isoflop.model.slots"}
+
+
+def _walk(
+    cls: type[Spec], path: tuple[str, ...], owner: Mapping[str, Any], above: tuple[type, ...]
+) -> Iterator[Setting]:
+    for name, field in cls.model_fields.items():
+        if not path and name in ELSEWHERE:
+            continue
+        here = (*path, name)
+        for choice in _choices(cls, name, field.annotation, field.default):
+            if isinstance(choice, type):
+                if choice in above:
+                    continue
+                table = {"kind": choice.kind, **required(choice)}
+                yield Setting(here, table, owner)
+                yield from _walk(choice, here, combine(owner, put(here, table)), (*above, choice))
+            else:
+                yield Setting(here, choice, owner)
+
+
+def _choices(cls: type[Spec], name: str, annotation: Any, default: Any) -> Iterator[Any]:
+    """The values of a field, the default left out; a kind stands for all its values."""
+    for choice in _alternatives(annotation):
+        if get_origin(choice) is Literal:
+            yield from (value for value in get_args(choice) if value != default)
+        elif choice is bool:
+            yield from (value for value in (False, True) if value is not default)
+        elif choice in (int, float):
+            yield choice(_number(cls, name))
+        elif isinstance(choice, type) and issubclass(choice, Slot):
+            yield from choice.kinds.values()
+        elif choice is not type(None):
+            raise AssertionError(f"{cls.__name__}.{name}: tests/kinds.py knows no values of type {choice}; add them")
+
+
+def _alternatives(annotation: Any) -> Iterator[Any]:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _alternatives(get_args(annotation)[0])
+    elif origin in (Union, types.UnionType):
+        for argument in get_args(annotation):
+            yield from _alternatives(argument)
+    elif origin is tuple:
+        yield from _alternatives(get_args(annotation)[0])
+    else:
+        yield annotation
+
+
+def _number(cls: type[Spec], name: str) -> float:
+    default = cls.model_fields[name].default
+    if name in NUMBERS and NUMBERS[name] != default:
+        return NUMBERS[name]
+    if isinstance(default, int | float) and default:
+        return default * 2 if isinstance(default, int) else default / 2
+    raise AssertionError(f"{cls.__name__}.{name}: add a value that is not {default!r} to NUMBERS in tests/kinds.py")
+
+
+def required(kind: type[Slot]) -> dict[str, Any]:
+    """Values for the fields of a kind that have no default."""
+    needed = {name: field for name, field in kind.model_fields.items() if field.is_required()}
+    found = {name: next(_choices(kind, name, field.annotation, ...), None) for name, field in needed.items()}
+    return {name: {"kind": value.kind} if isinstance(value, type) else value for name, value in found.items()}
+
+
+def _kinds_in(change: Any) -> list[str]:
+    if not isinstance(change, Mapping):
+        return []
+    own = [change["kind"]] if "kind" in change else []
+    return own + [kind for item in change.values() for kind in _kinds_in(item)]
+
+
+# ------------------------------------------------------------------------------------------------------------- pairs
+
+
+@dataclass(frozen=True)
+class Cover:
+    """Architectures that together hold every legal pair of settings, and the pairs that are refused."""
+
+    architectures: tuple[tuple[str, Architecture], ...]
+    refused: frozenset[tuple[str, str]]
+
+
+@cache
+def cover() -> Cover:
+    """Greedy pairwise cover: each architecture takes as many pairs not met before as it can hold."""
+    named = [(str(setting), setting.change) for setting in settings()]
+    named += [(f"block 1: {block_name(change)}", change) for change in _block_representatives()]
+    changes = [change for _, change in named]
+    open_pairs = np.triu(np.array([[_compatible(a, b) for b in changes] for a in changes]), 1)
+    open_pairs |= open_pairs.T
+    refused: set[tuple[str, str]] = set()
+    found: list[tuple[str, Architecture]] = []
+    while open_pairs.any():
+        first, second = (int(i) for i in np.argwhere(open_pairs)[0])
+        if not legal(combine(changes[first], changes[second])):
+            refused.add((named[first][0], named[second][0]))
+            open_pairs[first, second] = open_pairs[second, first] = False
+            continue
+        chosen = _extend([first, second], changes, open_pairs)
+        open_pairs[np.ix_(chosen, chosen)] = False
+        whole: Any = {}
+        for index in chosen:
+            whole = combine(whole, changes[index])
+        found.append((" + ".join(named[index][0] for index in chosen), tiny(whole)))
+    return Cover(tuple(found), frozenset(refused))
+
+
+def block_name(change: Mapping[str, Any]) -> str:
+    """A short name of a change of one block."""
+    return " ".join(f"{key}={item}" for key, item in change["blocks"][0].items() if key != "at")
+
+
+def _extend(chosen: list[int], changes: list[dict[str, Any]], open_pairs: np.ndarray) -> list[int]:
+    whole = combine(changes[chosen[0]], changes[chosen[1]])
+    tried = set(chosen)
+    while True:
+        gain = open_pairs[chosen].sum(0)
+        gain[list(tried)] = 0
+        best = int(gain.argmax())
+        if not gain[best]:
+            return chosen
+        tried.add(best)
+        try:
+            wider = combine(whole, changes[best])
+        except ConflictError:
+            continue
+        if legal(wider):
+            whole, chosen = wider, [*chosen, best]
+
+
+def _compatible(left: dict[str, Any], right: dict[str, Any]) -> bool:
+    if left is right:
+        return False
+    try:
+        return combine(left, right) not in (left, right)
+    except ConflictError:
+        return False
+
+
+def _block_representatives() -> list[dict[str, Any]]:
+    """Every other kind, and every field of attention once, in block 1 alone."""
+    found: dict[str, dict[str, Any]] = {}
+    for setting in settings():
+        if setting.path[0] not in Block.model_fields:
+            continue
+        change = {"blocks": [{"at": "1", **setting.change}]}
+        if not legal(change) or tiny(change).declarations == tiny().declarations:
+            continue
+        whole_kind = len(setting.path) == 1
+        field_of_attention = len(setting.path) == 2 and setting.path[0] == "attention"
+        if whole_kind or field_of_attention:
+            found.setdefault(str(setting) if whole_kind else ".".join(setting.path), change)
+    return list(found.values())
+
+
+@contextmanager
+def registry_restored() -> Iterator[None]:
+    """Kinds that are registered inside are forgotten after, so that no other test meets them."""
+    before = {slot: dict(slot.kinds) for slot in slots().values()}
+    try:
+        yield
+    finally:
+        for slot, kinds in before.items():
+            slot.kinds.clear()
+            slot.kinds.update(kinds)
