@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-VOCAB, LENGTH, BATCH, WIDTH, DEPTH, HEADS, HIDDEN = 8192, 512, 8, 384, 6, 6, 1024
+VOCAB, LENGTH, WIDTH, DEPTH, HEADS, HIDDEN = 8192, 512, 384, 6, 6, 1024
 CONTENDERS = ("isoflop", "hf_llama", "x_transformers", "torch_encoder")
 OURS = "isoflop"
 
@@ -162,7 +162,7 @@ def memory(field: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-def contender(name: str, dtype: str, compiled: bool, threads: int) -> None:
+def contender(name: str, dtype: str, compiled: bool, threads: int, batch: int) -> None:
     """A contender's process: told how many steps to run, answers with their times."""
     import torch
 
@@ -172,7 +172,7 @@ def contender(name: str, dtype: str, compiled: bool, threads: int) -> None:
     # A contender's own imports count as memory of nobody.
     step = STEPS[name](dtype, compiled)
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, VOCAB, (BATCH, LENGTH + 1), generator=generator)
+    tokens = torch.randint(0, VOCAB, (batch, LENGTH + 1), generator=generator)
     for line in sys.stdin:
         times, loss = [], float("nan")
         for _ in range(int(line)):
@@ -185,8 +185,9 @@ def contender(name: str, dtype: str, compiled: bool, threads: int) -> None:
 class Process:
     """The parent's end of a contender."""
 
-    def __init__(self, name: str, dtype: str, compiled: bool, threads: int) -> None:
-        command = [sys.executable, __file__, "--contender", name, "--dtype", dtype, "--threads", str(threads)]
+    def __init__(self, name: str, dtype: str, compiled: bool, threads: int, batch: int) -> None:
+        command = [sys.executable, __file__, "--contender", name, "--dtype", dtype]
+        command += ["--threads", str(threads), "--batch", str(batch)]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
         self.name, self.times = name, []
         self.memory, self.loss = 0, float("nan")
@@ -199,7 +200,8 @@ class Process:
         )
 
     def run(self, steps: int, keep: bool = True) -> None:
-        assert self.pipe.stdin is not None and self.pipe.stdout is not None
+        assert self.pipe.stdin is not None
+        assert self.pipe.stdout is not None
         self.pipe.stdin.write(f"{steps}\n")
         self.pipe.stdin.flush()
         answer = json.loads(self.pipe.stdout.readline())
@@ -213,21 +215,21 @@ class Process:
         self.pipe.wait()
 
 
-def measure(dtype: str, compiled: bool, rounds: int, threads: int, names: list[str]) -> dict[str, Any]:
-    """Interleaved rounds of two steps each, after a warm-up of two."""
-    processes = [Process(name, dtype, compiled, threads) for name in names]
+def measure(dtype: str, compiled: bool, rounds: int, threads: int, batch: int, names: list[str]) -> dict[str, Any]:
+    """Interleaved rounds of one step each, after a warm-up of two."""
+    processes = [Process(name, dtype, compiled, threads, batch) for name in names]
     for process in processes:
         process.run(2, keep=False)
         print(f"{dtype}{' compiled' if compiled else ''} {process.name}: warm", file=sys.stderr)
     for number in range(rounds):
         for process in processes if number % 2 == 0 else reversed(processes):
-            process.run(2)
+            process.run(1)
     rows = {}
     for process in processes:
         process.close()
         median = statistics.median(process.times)
         rows[process.name] = {
-            "tokens_per_second": BATCH * LENGTH / median,
+            "tokens_per_second": batch * LENGTH / median,
             "step_seconds": median,
             "step_seconds_all": process.times,
             "peak_memory_bytes": process.memory,
@@ -241,7 +243,9 @@ def ratios(rows: dict[str, Any]) -> dict[str, Any]:
     ours = rows[OURS]
     peers = {name: row for name, row in rows.items() if name != OURS}
     return {
-        "tokens_per_second": {name: ours["tokens_per_second"] / row["tokens_per_second"] for name, row in peers.items()},
+        "tokens_per_second": {
+            name: ours["tokens_per_second"] / row["tokens_per_second"] for name, row in peers.items()
+        },
         "peak_memory": {name: ours["peak_memory_bytes"] / row["peak_memory_bytes"] for name, row in peers.items()},
     }
 
@@ -251,18 +255,26 @@ def main() -> None:
     parser.add_argument("--dtype", nargs="+", choices=("fp32", "bf16"), default=["fp32", "bf16"])
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contender:
-        contender(options.contender, options.dtype[0], options.compile, options.threads)
+        contender(options.contender, options.dtype[0], options.compile, options.threads, options.batch)
         return
     import torch
 
     results: dict[str, Any] = {
-        "shape": {"vocab": VOCAB, "length": LENGTH, "batch": BATCH, "width": WIDTH, "depth": DEPTH, "heads": HEADS},
+        "shape": {
+            "vocab": VOCAB,
+            "length": LENGTH,
+            "batch": options.batch,
+            "width": WIDTH,
+            "depth": DEPTH,
+            "heads": HEADS,
+        },
         "torch": torch.__version__,
         "machine": platform.machine(),
         "threads": options.threads,
@@ -270,10 +282,12 @@ def main() -> None:
         "compiled": options.compile,
     }
     for dtype in options.dtype:
-        rows = measure(dtype, options.compile, options.rounds, options.threads, options.only)
+        rows = measure(dtype, options.compile, options.rounds, options.threads, options.batch, options.only)
         results[dtype] = {"contenders": rows, "ratios": ratios(rows)}
         for name, row in rows.items():
-            print(f"{dtype} {name:15} {row['tokens_per_second']:8.0f} tokens/s  {row['peak_memory_bytes'] / 2**20:6.0f} MiB  loss {row['loss']:.3f}")
+            print(
+                f"{dtype} {name:15} {row['tokens_per_second']:8.0f} tokens/s  {row['peak_memory_bytes'] / 2**20:6.0f} MiB  loss {row['loss']:.3f}"
+            )
         print(f"{dtype} ratios {json.dumps(results[dtype]['ratios'])}")
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -175,7 +175,8 @@ class Slot(Spec):
 
 def slots() -> dict[str, type[Slot]]:
     """Every slot that is open, by the name of its class."""
-    return {slot.__name__: slot for slot in Slot.__subclasses__()}
+    # A class whose definition was refused stays among the subclasses until it is collected, without kinds.
+    return {slot.__name__: slot for slot in Slot.__subclasses__() if hasattr(slot, "kinds")}
 
 
 # ---------------------------------------------------------------------------------------------------- changes
@@ -193,7 +194,7 @@ def merge(base: Any, change: Any) -> Any:
         for key, item in change.items():
             if int(key) >= len(items):
                 raise SpecError.at(str(key), f"there are only {len(items)} items here")
-            items[int(key)] = merge(items[int(key)], item)
+            items[int(key)] = _merge_under(key, items[int(key)], item)
         return items
     if not isinstance(change, Mapping):
         return change
@@ -210,8 +211,15 @@ def merge(base: Any, change: Any) -> Any:
         if item is None or item == DEFAULT:
             merged.pop(key, None)
         else:
-            merged[key] = merge(merged.get(key), item)
+            merged[key] = _merge_under(key, merged.get(key), item)
     return merged
+
+
+def _merge_under(key: str | int, base: Any, change: Any) -> Any:
+    try:
+        return merge(base, change)
+    except SpecError as error:
+        raise error.under(key) from None
 
 
 def nest(dotted: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,6 +314,7 @@ def _problems(cls: type[Spec], error: ErrorDetails) -> Iterable[Problem]:
     if error["type"] == "missing":
         return [Problem(path, "must be given")]
     message = str(cause) if cause is not None else re.sub(r"^Input should be", "must be", error["msg"])
+    message = message.replace("a valid tuple", "a list")
     came = "" if isinstance(error["input"], Mapping) else f", came {error['input']!r}"
     hint = ""
     if error["type"] == "literal_error" and isinstance(error["input"], str):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import formulas
 import pytest
 import torch
 
+import formulas
 import kinds
-import properties
+import models
 from isoflop.model import Transformer, parts
 
 NAMES = {str(setting): setting.change for setting in kinds.settings()}
@@ -23,8 +23,8 @@ def weights_of(model: Transformer) -> formulas.Weights:
 
 def _compare(change: dict[str, Any]) -> None:
     architecture = kinds.tiny(change)
-    model = properties.lively(architecture)
-    tokens = properties.some_tokens(architecture, 1, 5)
+    model = models.lively(architecture)
+    tokens = models.some_tokens(architecture, 1, 5)
     expected = torch.tensor(formulas.logits(architecture, weights_of(model), tokens[0].tolist()), dtype=torch.float64)
     with torch.no_grad():
         found = model(tokens)[0].double()
@@ -44,8 +44,8 @@ def test_setting_in_one_block(name: str) -> None:
 @pytest.mark.parametrize("chunk", range(6))
 def test_pairs(chunk: int) -> None:
     for name, architecture in kinds.cover().architectures[chunk::12]:
-        model = properties.lively(architecture)
-        tokens = properties.some_tokens(architecture, 1, 5)
+        model = models.lively(architecture)
+        tokens = models.some_tokens(architecture, 1, 5)
         expected = formulas.logits(architecture, weights_of(model), tokens[0].tolist())
         found = model(tokens)[0].detach().double()
         torch.testing.assert_close(
@@ -57,5 +57,5 @@ def test_every_registered_kind_has_a_formula() -> None:
     registered = {kind for slot in kinds.model_slots().values() for kind in slot.kinds.values()}
     own = {kind for kind in registered if kind.__module__.startswith("isoflop.")}
     missing = sorted(kind.__name__ for kind in own - formulas.FORMULAS.keys())
-    assert not missing, f"write a formula in tests/equations/formulas.py for {missing}"
+    assert not missing, f"write a formula in tests/formulas.py for {missing}"
     assert own

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import formulas
 import pytest
 import torch
 from torch import nn
 
+import formulas
 import kinds
 from isoflop.model import parts
 from isoflop.model.norm import RMS, Layer

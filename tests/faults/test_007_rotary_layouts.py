@@ -7,7 +7,7 @@ from isoflop.model import Architecture, build
 from isoflop.model.position import RoPE
 
 
-def once(key: object, make):  # noqa: ANN001, ANN201
+def once(key: object, make):
     return make()
 
 

@@ -16,7 +16,7 @@ SIZES = {"vocab": 31, "width": 24, "depth": 2, "attention.heads": 2}
 @torch.no_grad()
 def test_eval_is_deterministic_and_equal_to_no_dropout(kernel: str, recipe: str) -> None:
     model = build(isoflop.load(recipe, **SIZES, **DROPS), kernel=kernel).eval()
-    still = build(isoflop.load(recipe, **SIZES, **{name: 0.0 for name in DROPS}), kernel=kernel).eval()
+    still = build(isoflop.load(recipe, **SIZES, **dict.fromkeys(DROPS, 0.0)), kernel=kernel).eval()
     tokens_BT = torch.arange(20)[None]
     first = model(tokens_BT)
     assert torch.equal(model(tokens_BT), first)

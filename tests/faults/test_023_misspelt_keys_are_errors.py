@@ -28,7 +28,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"blocks": [{"at": "0", "attention": {"hedas": 2}}]}, "blocks.0", "Did you mean 'heads'?"),
     ({"blocks": [{"at": "0", "widht": 2}]}, "blocks.0", "unknown field"),
     ({"blocks": [{"at": "0", "width": 2}]}, "blocks.0", "unknown field"),
-    ({"blocks": [{"at": "9"}]}, "blocks.0.at", "must name one of the 6 blocks"),
+    ({"blocks": [{"at": "9", "dropout": 0.5}]}, "blocks.0.at", "must name one of the 6 blocks"),
     ({"ffn": {"kind": "glu", "hidden": 64, "multiple": 8}}, "ffn.multiple", "does nothing when hidden is given"),
 ]
 

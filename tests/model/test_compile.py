@@ -2,7 +2,7 @@
 
 Inductor on a CPU gives silently wrong gradients for some ways of writing rotary positions in 16 bit, so gradients are
 compared for every position kind and every kernel in bf16. To keep this short, the attention sublayers of all kinds are one
-graph, and whole models are one block deep.
+graph, whole models are one block deep, and fp32 is compared for one model alone.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,6 @@ IN_ATTENTION: dict[str, Any] = {
     "half": {"kind": "rope", "layout": "half"},
     "interleaved": {"kind": "rope", "layout": "interleaved"},
     "partial": {"kind": "rope", "layout": "half", "fraction": 0.5},
-    "partial_interleaved": {"kind": "rope", "layout": "interleaved", "fraction": 0.5},
     "alibi": "alibi",
 }
 
@@ -112,11 +111,11 @@ def block_compiled(model: Transformer, **options: Any) -> None:
         block.compile(**options)
 
 
-@pytest.mark.slow
 def test_block_by_block() -> None:
+    """What blocks share in a pass crosses from one compiled block to the next; inductor's code is compared above."""
     architecture = small(depth=2)
     model, blockwise = (build(architecture, dtype=torch.bfloat16) for _ in range(2))
-    block_compiled(blockwise)
+    block_compiled(blockwise, backend="aot_eager", fullgraph=True)
     tokens_BT = torch.randint(VOCAB, (2, LENGTH))
     losses = []
     for either in (model, blockwise):
@@ -133,10 +132,7 @@ def test_block_by_block() -> None:
     ("kernel", "position"),
     [
         ("sdpa", "half"),
-        ("eager", "partial_interleaved"),
         ("sdpa", "alibi"),
-        ("eager", "alibi"),
-        ("eager", "sinusoidal"),
     ],
 )
 def test_few_graphs_for_many_lengths(kernel: str, position: str) -> None:

@@ -18,6 +18,7 @@ from isoflop.plan import price
 from isoflop.spec import SpecError
 from isoflop.train import Interrupted, RunMismatch, load_model, train
 from isoflop.train import checkpoint as checkpoint_module
+from isoflop.train.run import data_order
 from tiny_runs import (
     assert_bit_equal,
     metrics,
@@ -64,7 +65,7 @@ def test_a_run_leaves_what_the_format_says(tmp_path: Path) -> None:
 def test_the_logged_loss_and_the_result_are_those_of_the_logits(tmp_path: Path) -> None:
     architecture = tiny_architecture(dropout=0.0)
     record = tiny_run(tmp_path, architecture=architecture, validation_windows=3)
-    batch = Loader(tiny_corpus(), batch=4, length=16).batch(0)
+    batch = Loader(tiny_corpus(), batch=4, length=16, seed=data_order(0, 0)).batch(0)
     logits = build(architecture)(batch.tokens_BT)
     first = F.cross_entropy(logits.flatten(0, 1), batch.targets_BT.flatten()).item()
     assert metrics(tmp_path)[0]["loss"] == pytest.approx(first, rel=1e-6)

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from isoflop.cli.output import note, stdout
-from isoflop.cli.study import conclude, run_design
+from isoflop.cli.study import conclude, run_design, stop_if_runs_failed
 
 PROMPT = "def "
-QUICK: dict[str, Any] = {"name": "demo-quick", "seeds": 3, "training": {"steps": 60, "validation_windows": 128}}
+QUICK: dict[str, Any] = {"name": "demo-quick", "seeds": 2, "training": {"steps": 40, "validation_windows": 128}}
 """What `--quick` changes: a look at the machinery, too small for verdicts."""
 
 
@@ -33,11 +33,11 @@ def demo(
     note(
         f"{len(design.arms)} architectures x {len(design.study.seeds)} paired seeds = {count} runs, on the standard library's own source"
     )
-    again = "isoflop demo --quick" if quick else "isoflop demo"
-    run_design(design, folder, workers, again)
+    run_design(design, folder, workers)
     conclude(folder, json)
     if not json:
         _text_of_the_best(folder)
+    stop_if_runs_failed(folder)
 
 
 def _text_of_the_best(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from typing import Any
 
@@ -24,6 +25,11 @@ def print_json(value: Any) -> None:
 def note(text: str) -> None:
     """A line for the person, on stderr."""
     stderr.print(text, markup=False)
+
+
+def how_to_continue() -> str:
+    """The command that was given, to be given again."""
+    return f"To continue: {shlex.join(['isoflop', *sys.argv[1:]])}"
 
 
 def problem(error: Exception) -> int | None:

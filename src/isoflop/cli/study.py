@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isoflop.cli.output import INTERRUPTED, note, print_json, stdout
+from isoflop.cli.output import FAILURE, INTERRUPTED, how_to_continue, note, print_json, stdout
 from isoflop.cli.watch import Watch
 
 if TYPE_CHECKING:
+    from isoflop.report import Run
     from isoflop.study.design import Design
 
 app = typer.Typer(help="Compare architectures with paired seeds.", no_args_is_help=True)
@@ -33,7 +35,8 @@ def run(file: File, change: Change = None, out: Out = None, workers: Workers = N
 
     design = load_study(file, parse_assignments(change or []))
     folder = out or Path("study") / design.study.name
-    conclude(run_design(design, folder, workers, f"isoflop study run {file}"), json)
+    conclude(run_design(design, folder, workers), json)
+    stop_if_runs_failed(folder)
 
 
 @app.command()
@@ -42,11 +45,11 @@ def status(folder: Folder, json: Json = False) -> None:
     from isoflop.report import read_study, status_table
     from isoflop.study.execute import status as read_status
 
-    rows = read_status(folder)
+    now = {(run.arm, run.seed): run for run in read_status(folder)}
     if json:
-        print_json([{**run.dump(), "arm": run.arm, "running": running} for run, running in rows])
+        print_json([{"arm": run.arm, **run.dump()} for run in now.values()])
         return
-    stdout.print(status_table(read_study(folder).runs))
+    stdout.print(status_table([_with_status(run, now[run.arm, run.seed].status) for run in read_study(folder).runs]))
 
 
 @app.command()
@@ -69,9 +72,7 @@ def noise(file: File, change: Change = None, out: Out = None, workers: Workers =
     from isoflop.study.stats import Noise
 
     design = load_study(file, parse_assignments(change or []))
-    folder = run_design(
-        design, out or Path("study") / design.study.name, workers, f"isoflop study noise {file}", only=BASE
-    )
+    folder = run_design(design, out or Path("study") / design.study.name, workers, only=BASE)
     floor: dict[str, Any] = summarise(folder)["noise"]
     least = smallest_difference(Noise(**floor), len(design.study.seeds))
     if json:
@@ -91,7 +92,7 @@ def noise(file: File, change: Change = None, out: Out = None, workers: Workers =
         )
 
 
-def run_design(design: Design, folder: Path, workers: int | None, again: str, only: str | None = None) -> Path:
+def run_design(design: Design, folder: Path, workers: int | None, only: str | None = None) -> Path:
     """Run what is left of a study under a progress display. Interrupted, it says how to go on and leaves."""
     from isoflop.study.execute import execute, prepare
     from isoflop.study.results import summarise
@@ -106,10 +107,26 @@ def run_design(design: Design, folder: Path, workers: int | None, again: str, on
         with Watch(folder, only) as watch:
             execute(folder, workers, watch, only)
     except KeyboardInterrupt:
-        note(f"interrupted: finished runs are kept, the others stand at their last step. To continue: {again}")
+        note("interrupted: finished runs are kept, the others stand at their last step")
+        note(how_to_continue())
         raise typer.Exit(INTERRUPTED) from None
     summarise(folder)
     return folder
+
+
+def stop_if_runs_failed(folder: Path) -> None:
+    """Exit code 1 when runs failed: the verdicts above rest on fewer pairs than were asked for."""
+    from isoflop.files import read_json
+
+    failed = read_json(folder / "results.json")["spent"]["failed"]
+    if failed:
+        note(f"{failed} runs failed; the same command tries them again")
+        raise typer.Exit(FAILURE)
+
+
+def _with_status(run: Run, status: str) -> Run:
+    """A run as the report reads it, with what is known of the processes."""
+    return replace(run, file=replace(run.file, status=status)) if run.file else run
 
 
 def conclude(folder: Path, json: bool, out: Path | None = None) -> None:

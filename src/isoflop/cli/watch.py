@@ -22,11 +22,11 @@ class Watch:
     """Told of events by `execute`; shows how far the study is."""
 
     def __init__(self, folder: Path, only: str | None = None) -> None:
-        from isoflop.study.results import ENDED, read_runs
+        from isoflop.study.results import SETTLED, read_runs
 
         runs = [run for run in read_runs(folder) if only in {None, run.arm}]
         self.total = len(runs)
-        self.done = sum(run.status in ENDED - {"failed"} for run in runs)
+        self.done = sum(run.status in SETTLED for run in runs)
         if self.done:
             note(f"{self.done} of {self.total} runs are there already")
         self.fractions: dict[int, float] = {}
@@ -56,7 +56,7 @@ class Watch:
             self.done += 1
             self.fractions.pop(event.worker, None)
             if event.detail.get("status") != "finished":
-                note(f"{run}: {event.detail.get('status')}")
+                note(f"{run}: {event.detail.get('status')}: {event.detail.get('reason')}")
         elif event.kind == "step":
             steps = event.detail.get("steps") or 1
             self.fractions[event.worker] = event.detail.get("step", 0) / steps

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from isoflop.generate.cache import Cached, ContiguousCache
 from isoflop.generate.sample import Sampling
+from isoflop.model.linear import linear
 from isoflop.model.transformer import Transformer
 
 PADDING = -1
@@ -89,7 +90,7 @@ class _Decoder:
 
     def logits(self) -> Tensor:
         """Logits of the next token of every row, (B, V)."""
-        return torch.nn.functional.linear(self.features_BD, self.model.head_weight)
+        return linear(self.features_BD, self.model.head_weight)
 
     def feed(self, tokens: list[int]) -> None:
         """One token more for every row."""

@@ -43,7 +43,7 @@ class Sampling:
         logits = logits_V.double()
         # Shifted first: a tiny temperature then gives exp(-large) = 0 and never inf - inf.
         probabilities = ((logits - logits.max()) / self.temperature).softmax(-1)
-        order = torch.argsort(probabilities, descending=True, stable=True)
+        order = torch.argsort(logits, descending=True, stable=True)
         ranked = probabilities[order]
         keep = torch.ones_like(ranked, dtype=torch.bool)
         if self.top_k is not None:

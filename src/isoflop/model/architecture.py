@@ -6,14 +6,29 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema, core_schema
 
 from isoflop.model.slots import Attention, FeedForward, Init, Join, Norm, Position, Stack
 from isoflop.spec import DEFAULT, Many, Spec, SpecError, merge, plain
 
-Positions = Annotated[
-    Many[Position], BeforeValidator(lambda value: value if isinstance(value, list | tuple) else (value,))
-]
+
+class _OneOrMany:
+    """Lets a list field take a single item too, and says so in the JSON schema that editors read."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(
+            lambda value: value if isinstance(value, list | tuple) else (value,), handler(source)
+        )
+
+    @staticmethod
+    def __get_pydantic_json_schema__(schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        many = handler(schema)
+        return {"anyOf": [many["items"], many]}
+
+
+Positions = Annotated[Many[Position], _OneOrMany]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Size = Annotated[int, Field(ge=1)]
 
@@ -61,7 +76,16 @@ class BlockChange(Spec):
     @model_validator(mode="before")
     @classmethod
     def _plain_data(cls, values: Any) -> Any:
-        return _without_nulls(plain(values))
+        if not isinstance(values, Mapping):
+            return values
+        at = {"at": str(values["at"])} if type(values.get("at")) is int else {}
+        return {**_without_nulls(plain(values)), **at}
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.model_extra:
+            raise SpecError(f"changes nothing: give what differs there, fields are {', '.join(Block.model_fields)}")
+        return self
 
     def dump(self) -> dict[str, Any]:
         return {"at": self.at, **(self.model_extra or {})}

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from isoflop.model.linear import computes_wide
 from isoflop.model.slots import Once, Scoring
 
 
@@ -85,6 +86,8 @@ def eager(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, places: Places, onc
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, places: Places, once: Once, dropout: float) -> Tensor:
     """torch's fused attention. The plain causal triangle needs no mask; all else is one mask that blocks share."""
+    if computes_wide(q.dtype, q.device.type):
+        return sdpa(q.float(), k.float(), v.float(), scoring, places, once, dropout).to(q.dtype)
     covered = scoring.window is None or scoring.window >= places.k_positions.shape[1]
     # `len`, not truth: torch.compile cannot trace the truth value of a tuple of modules.
     plain = places.aligned and covered and len(scoring.acting("add")) == 0

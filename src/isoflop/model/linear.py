@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import EllipsisType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 VECTOR_ROLES = frozenset({"gain", "bias"})
 """Roles that weight decay leaves alone: decaying a gain or a bias pulls it to zero without making the net simpler."""
@@ -41,7 +43,53 @@ class Linear(nn.Module):
         self.roles: Roles = {"weight": dict(parts), "bias": "bias"}
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`x Wᵀ (+ b)`, computed in fp32 and rounded once where the machine has no matmul of this type."""
+    if computes_wide(x.dtype, x.device.type):
+        return _WideLinear.apply(x, weight, bias)
+    return F.linear(x, weight, bias)
+
+
+def computes_wide(dtype: torch.dtype, device: str) -> bool:
+    """Whether products of this type should run in fp32: a CPU without 16-bit units emulates them many times slower."""
+    return device == "cpu" and dtype in (torch.bfloat16, torch.float16) and not _has_units(dtype)
+
+
+@torch.compiler.assume_constant_result  # torch.compile cannot trace a question about the machine, nor see past `cache`
+def _has_units(dtype: torch.dtype) -> bool:
+    return _ask_for_units(dtype)
+
+
+@cache
+def _ask_for_units(dtype: torch.dtype) -> bool:
+    supported = {
+        torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
+        torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
+    }
+    return supported[dtype]()
+
+
+class _WideLinear(torch.autograd.Function):
+    """A 16-bit linear map through fp32: what 16-bit units compute, which also sum in fp32. Saved tensors stay 16-bit."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        wide_bias = None if bias is None else bias.float()
+        return F.linear(x.float(), weight.float(), wide_bias).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        dy = grad_outputs[0].float()
+        rows_dy, rows_x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
+        dx = (dy @ weight.float()).to(x.dtype) if ctx.needs_input_grad[0] else None
+        dbias = rows_dy.sum(0).to(x.dtype) if ctx.needs_input_grad[2] else None
+        return dx, (rows_dy.t() @ rows_x.float()).to(weight.dtype), dbias
 
 
 class Embedding(nn.Module):

@@ -72,7 +72,8 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.gain_after_cast:
             return F.rms_norm(x, self.gain.shape, eps=self.eps) * self.gain
-        if x.device.type == "cpu" and not torch.compiler.is_compiling():
+        # In 16 bit the lean form would round before the gain, which `cast` says it does not.
+        if x.device.type == "cpu" and x.dtype.itemsize >= 4 and not torch.compiler.is_compiling():
             return LeanRMSNorm.apply(x, self.gain, self.eps)
         return F.rms_norm(x, self.gain.shape, self.gain, self.eps)
 
@@ -80,18 +81,17 @@ class RMSNorm(nn.Module):
 class LeanRMSNorm(torch.autograd.Function):
     """RMSNorm in eager mode on a CPU, where torch's own is a chain of passes over memory.
 
-    Forward and backward touch the activation as few times as they can: less than half the time of `F.rms_norm`
+    Forward and backward touch the activation as few times as they can: 1.2 to 4 times as fast as `F.rms_norm`
     (`benchmarks/rms_norm.py`). A compiler fuses the chain itself, and a GPU has a kernel for it.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor, eps: float) -> Tensor:
-        statistics = torch.float32 if x.dtype.itemsize < 4 else x.dtype
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=statistics)
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         inverse = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, gain, inverse)
         ctx.eps = eps
-        return (x * inverse.to(x.dtype)).mul_(gain)
+        return (x * inverse).mul_(gain)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
@@ -100,7 +100,7 @@ class LeanRMSNorm(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative is wanted: differentiate the plain formula
             y = F.rms_norm(x, gain.shape, gain, ctx.eps)
             return *torch.autograd.grad(y, (x, gain), dy, create_graph=True), None
-        width, inverse = x.shape[-1], inverse.to(x.dtype)
+        width = x.shape[-1]
         normed = x * inverse
         product = dy * normed
         dgain = product.reshape(-1, width).sum(0)

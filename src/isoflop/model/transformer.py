@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from isoflop.model.architecture import Architecture
 from isoflop.model.block import TransformerBlock
 from isoflop.model.init import initialise
 from isoflop.model.kernel import Dense, Places, choose
-from isoflop.model.linear import Embedding, Linear
+from isoflop.model.linear import Embedding, Linear, linear
 from isoflop.model.slots import Attend, Scoring
 
 
@@ -47,7 +46,7 @@ class Transformer(nn.Module):
 
     def forward(self, tokens_BT: Tensor, positions: Tensor | None = None, documents: Tensor | None = None) -> Tensor:
         """Logits of the next token, (B, T, V); arguments as in `features`."""
-        return F.linear(self.features(tokens_BT, positions, documents), self.head_weight)
+        return linear(self.features(tokens_BT, positions, documents), self.head_weight)
 
     def features(self, tokens_BT: Tensor, positions: Tensor | None = None, documents: Tensor | None = None) -> Tensor:
         """The stream that the head reads, (B, T, D).

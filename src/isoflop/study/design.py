@@ -11,17 +11,20 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from isoflop.data import Loader, load
 from isoflop.model import Architecture
-from isoflop.recipes import load_file
-from isoflop.spec import Spec, SpecError, merge_trees, read_toml
+from isoflop.recipes import Declared, load_file
+from isoflop.spec import Spec, SpecError, did_you_mean, field_paths, merge, merge_trees, read_toml
 from isoflop.study.match import Match, Matched, solve
 from isoflop.train import Training
 
 BASE = "base"
 """The name of the arm that the others are compared with."""
 
-NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 """What a study or an arm may be called: a name is also a folder."""
+SHARED = ("data", "batch", "length", "steps", "validation_windows")
+"""Fields of the training that no arm may change: every arm sees the same tokens in the same order (rule R6)."""
 
 Seeds = Annotated[
     tuple[int, ...],
@@ -44,7 +47,7 @@ class Study(Spec):
         change: what differs from it in every arm, the base included.
         training: the recipe that all arms share.
         arms: by name, what changes: fields of the architecture, and a table `training` where the recipe changes.
-        match: what is held equal.
+        match: what is held equal; a bare word is its budget.
         seeds: how many paired seeds (0, 1, ...), or a list of them.
         margin: a difference below this fraction of the base's loss is negligible (for the verdict `equivalent`).
         leave_one_out: for this arm, add arms that lack one of its changes each.
@@ -55,41 +58,79 @@ class Study(Spec):
     change: dict[str, Any] = {}
     training: Training
     arms: dict[str, dict[str, Any]] = {}
-    match: Match = Match()
+    match: Annotated[Match, BeforeValidator(lambda value: {"budget": value} if isinstance(value, str) else value)] = (
+        Match()
+    )
     seeds: Seeds = (0, 1, 2, 3, 4, 5)
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.01
     leave_one_out: str | None = None
 
     @model_validator(mode="after")
-    def _names_and_seeds(self) -> Self:
+    def _checked(self) -> Self:
+        self._check_names()
+        self._check_seeds()
+        self._check_left_out()
+        self._check_knobs()
+        return self
+
+    def _check_names(self) -> None:
         for path, name in [("name", self.name), *((f"arms.{arm}", arm) for arm in self.arms)]:
             if not NAME.fullmatch(name):
                 raise SpecError.at(
                     path, f"{name!r} must start with a letter or digit and hold only letters, digits and . _ + -"
                 )
-        if BASE in self.arms:
-            raise SpecError.at(f"arms.{BASE}", f"{BASE!r} is the base itself; give the arm another name")
+        taken: dict[str, str] = {}
+        for name in self.arms:
+            if name.lower() == BASE:
+                raise SpecError.at(f"arms.{name}", f"{BASE!r} is the base itself; give the arm another name")
+            if name.lower() in taken:
+                raise SpecError.at(
+                    f"arms.{name}",
+                    f"differs from {taken[name.lower()]!r} only in case, and some disks tell folders apart by more; rename one",
+                )
+            taken[name.lower()] = name
+
+    def _check_seeds(self) -> None:
         if len(set(self.seeds)) < len(self.seeds):
             twice = next(seed for seed in self.seeds if self.seeds.count(seed) > 1)
             raise SpecError.at("seeds", f"holds {twice} twice; a seed is one pair")
         if not self.seeds or min(self.seeds) < 0:
             raise SpecError.at("seeds", f"must hold at least one whole number of at least 0, came {list(self.seeds)}")
-        for name in self.match.knobs:
-            if name not in self.arms:
-                raise SpecError.at(f"match.knobs.{name}", f"names no arm; there are {', '.join(self.arms)}")
-        if self.leave_one_out is not None and len(self.arms.get(self.leave_one_out, {})) < 2:
+
+    def _check_left_out(self) -> None:
+        if self.leave_one_out is None:
+            return
+        if len(self.arms.get(self.leave_one_out, {})) < 2:
             raise SpecError.at(
                 "leave_one_out", f"must name an arm with at least two changes, came {self.leave_one_out!r}"
             )
-        return self
+        for name in self._lacking():
+            if name in self.arms:
+                raise SpecError.at(
+                    f"arms.{name}", "is the name of an arm that leave_one_out adds; give it another name"
+                )
+
+    def _check_knobs(self) -> None:
+        known = field_paths(Architecture)
+        arms = self.with_left_out()
+        for path, knob in [("knob", self.match.knob), *((f"knobs.{arm}", of) for arm, of in self.match.knobs.items())]:
+            if knob not in known and not knob.startswith("blocks."):
+                raise SpecError.at(
+                    f"match.{path}", f"{knob!r} is no field of an architecture.{did_you_mean(knob, known)}"
+                )
+        for name in self.match.knobs:
+            if name not in arms:
+                raise SpecError.at(f"match.knobs.{name}", f"names no arm; there are {', '.join(arms)}")
 
     def with_left_out(self) -> dict[str, dict[str, Any]]:
         """All arms, those of `leave_one_out` included."""
+        return {**self.arms, **self._lacking()}
+
+    def _lacking(self) -> dict[str, dict[str, Any]]:
         if self.leave_one_out is None:
-            return self.arms
+            return {}
         whole = self.arms[self.leave_one_out]
-        lacking = {f"{self.leave_one_out}-without-{key}": {k: v for k, v in whole.items() if k != key} for key in whole}
-        return {**self.arms, **lacking}
+        return {f"{self.leave_one_out}-without-{key}": {k: v for k, v in whole.items() if k != key} for key in whole}
 
 
 @dataclass(frozen=True)
@@ -135,6 +176,24 @@ class Design:
             "margin": self.study.margin,
         }
 
+    def check_data(self) -> None:
+        """Load the data once, to be told here and not by every run what is wrong with it.
+
+        Raises:
+            SpecError: the source cannot be used, is too short, or has token ids that an arm has no row for.
+        """
+        training = self.study.training
+        try:
+            corpus = load(training.data)
+            Loader(corpus, batch=training.batch, length=training.length, packing=training.data.packing)
+        except SpecError as error:
+            raise error.under("training", "data") from None
+        for arm in self.arms:
+            try:
+                corpus.check_vocab(arm.architecture.vocab)
+            except SpecError as error:
+                raise error.under("arms", arm.name) from None
+
     def dump(self) -> dict[str, Any]:
         """The content of `study.json`."""
         return {"format": 1, **self.dump_content(), "digest": self.digest}
@@ -149,12 +208,23 @@ def load_study(path: str | Path, change: dict[str, Any] | None = None) -> Design
     """
     path = Path(path)
     table = merge_trees(read_toml(path), change or {})
-    if not isinstance(table.get("base"), str):
-        raise SpecError.at("base", "must name a recipe or an architecture file")
-    base = path.parent / table["base"]
-    declared = load_file(base if base.suffix == ".toml" else table["base"], table.get("change") or {})
-    training = merge_trees(declared.training, table.get("training") or {})
-    return design(Study(**{**table, "training": training}), declared.architecture)
+    declared = _load_base(path.parent, table.get("base"))
+    study = Study(**{**table, "training": merge(declared.training, table.get("training", {}))})
+    try:
+        base = declared.architecture.override(study.change)
+    except SpecError as error:
+        raise error.under("change") from None
+    return design(study, base)
+
+
+def _load_base(folder: Path, name: Any) -> Declared:
+    if not isinstance(name, str):
+        raise SpecError.at("base", f"must name a recipe or an architecture file, came {name!r}")
+    beside = folder / name
+    try:
+        return load_file(beside if beside.suffix == ".toml" or beside.is_file() else name)
+    except SpecError as error:
+        raise error.under("base") from None
 
 
 def design(study: Study, base: Architecture) -> Design:
@@ -171,10 +241,25 @@ def design(study: Study, base: Architecture) -> Design:
 
 def _arm(study: Study, base: Architecture, name: str, change: dict[str, Any]) -> Arm:
     architecture = base.override({key: value for key, value in change.items() if key != "training"})
-    training = study.training.override(change.get("training", {}))
+    training = _training(study.training, change.get("training", {}))
     _check_lengths(architecture, training)
     matched = solve(base, architecture, name, study.match, training.length)
     return Arm(name, change, matched.architecture if matched else architecture, training, matched)
+
+
+def _training(shared: Training, change: Any) -> Training:
+    """The recipe of one arm: another rate or optimizer, the same tokens."""
+    try:
+        training = shared.override(change)
+    except SpecError as error:
+        raise error.under("training") from None
+    for name in SHARED:
+        if getattr(training, name) != getattr(shared, name):
+            raise SpecError.at(
+                f"training.{name}",
+                "must be that of the base: every arm sees the same tokens in the same order. Make it a study of its own",
+            )
+    return training
 
 
 def _check_lengths(architecture: Architecture, training: Training) -> None:

@@ -1,75 +1,89 @@
-"""Running a study: worker processes that share a folder and never take the same run.
-
-A run belongs to whoever holds the lock on its folder. The operating system drops the lock when the holder dies, by
-kill -9 too, so nothing has to be cleaned up: the next worker that comes by continues from the last checkpoint.
-"""
+"""Running a study: worker processes that share a folder and never take the same run."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import multiprocessing
 import os
-import queue
 import signal
+import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isoflop.files import read_json, write_json
-from isoflop.study.design import Design
-from isoflop.study.results import ENDED, Run, read_runs, run_folder
+from isoflop.files import write_json
+from isoflop.study.claim import claim, claimed
+from isoflop.study.results import (
+    SETTLED,
+    Run,
+    read_record,
+    read_runs,
+    read_study_file,
+    recorded_runs,
+    run_folder,
+)
+from isoflop.study.worker import THREADS, Event, record_failure, work
 
 if TYPE_CHECKING:
-    from isoflop.data import Corpus
-    from isoflop.plan import Cost
+    from isoflop.study.design import Design
 
-THREADS = 1
-"""Threads of a worker: small models do not fill two cores, two models do."""
 CRASHES = 2
 """A run that has taken this many workers with it is recorded as failed."""
+HELD_SECONDS = 0.5
+"""After this time a run that another process holds is tried again."""
+STOP_SECONDS = 30
+"""How long a worker may take to save its state."""
 
 
 class OtherStudy(ValueError):  # noqa: N818  # says what is there, as RunMismatch does
     """The folder holds a study that this one does not continue."""
 
 
-@dataclass(frozen=True)
-class Event:
-    """What a worker tells: `kind` is `start`, `step`, `end`, or `bye`."""
-
-    kind: str
-    worker: int
-    arm: str = ""
-    seed: int = -1
-    detail: dict[str, Any] = field(default_factory=dict)
-
-
 def prepare(design: Design, folder: str | Path) -> Path:
-    """Write `study.json`, or check that the folder's study is continued by this one.
+    """Write `study.json`, or check that the folder's study is continued by this one; check the data if a run is to come.
 
-    Arms and seeds may be added to a study. An arm that is there already must be what it was.
+    Arms and seeds may be added to a study. An arm that is there already must be what it was, and no run that is on
+    record may be left out: a verdict counts all of them.
 
     Raises:
-        OtherStudy: an arm of this name has another architecture or recipe there.
+        OtherStudy: an arm of this name has another architecture or recipe there, or a run there has no place here.
+        SpecError: the data cannot be used; see `Design.check_data`.
     """
     folder = Path(folder)
-    path = folder / "study.json"
-    if path.exists():
-        there = {arm["name"]: arm for arm in read_json(path).get("arms", [])}
-        for arm in design.arms:
-            for part, now in (("architecture", arm.architecture.dump()), ("training", arm.training.dump())):
-                if arm.name in there and there[arm.name][part] != now:
-                    changed = ", ".join(_differences(there[arm.name][part], now))
-                    raise OtherStudy(
-                        f"{folder} holds another study: the {part} of arm {arm.name!r} differs there ({changed}). "
-                        f"Choose another folder with --out, or remove this one"
-                    )
-    write_json(path, design.dump())
+    planned = [run_folder(folder, arm.name, seed) for arm in design.arms for seed in design.study.seeds]
+    if (folder / "study.json").exists():
+        _check_continued(design, folder, planned)
+    if not all(_settled(path) for path in planned):
+        design.check_data()
+    write_json(folder / "study.json", design.dump())
     return folder
+
+
+def _check_continued(design: Design, folder: Path, planned: list[Path]) -> None:
+    there = {arm["name"]: arm for arm in read_study_file(folder)["arms"]}
+    way_out = "Choose another folder with --out, or remove this one"
+    for arm in design.arms:
+        for part, now in (("architecture", arm.architecture.dump()), ("training", arm.training.dump())):
+            if arm.name in there and there[arm.name][part] != now:
+                changed = ", ".join(_differences(there[arm.name][part], now))
+                raise OtherStudy(
+                    f"{folder} holds another study: the {part} of arm {arm.name!r} differs there ({changed}). {way_out}"
+                )
+    dropped = [path.relative_to(folder).as_posix() for path in recorded_runs(folder) if path not in planned]
+    if dropped:
+        raise OtherStudy(
+            f"{folder} holds runs that this study leaves out: {', '.join(dropped[:5])}. "
+            f"Every run that was made counts; keep its arm and seed. {way_out}"
+        )
+
+
+def _settled(path: Path) -> bool:
+    record = read_record(path)
+    return record is not None and record["status"] in SETTLED
 
 
 def execute(
@@ -81,210 +95,189 @@ def execute(
     """Run what is left of a study, in worker processes of one thread each.
 
     Runs are taken seed by seed, arms in turn, so that timings of all arms meet the same machine and a study that is
-    stopped early has whole pairs. Runs that failed are tried again, runs that diverged are not.
+    stopped early has whole pairs. Runs that failed are tried again, once; runs that diverged are not. Runs that another
+    `execute` is at work on are waited for.
 
     Args:
         folder: of the study; see `prepare`.
         workers: how many processes; None for one per core.
-        on_event: told what happens, in this process.
+        on_event: told what happens, in this process: `start`, `step` and `end` of runs.
         only: run this arm alone.
 
     Raises:
         KeyboardInterrupt: after the workers have saved their state.
+        ChildProcessError: workers end before they can take a run.
     """
     folder = Path(folder)
-    todo = [run for run in read_runs(folder) if run.status not in {"finished", "diverged"} and only in {None, run.arm}]
-    if not todo:
-        return
-    count = min(workers or os.cpu_count() or 1, len(todo))
+    todo = [run for run in read_runs(folder) if run.status not in SETTLED and only in {None, run.arm}]
     pool = _Pool(folder, [(run.arm, run.seed) for run in todo], on_event)
     try:
-        with _threads(THREADS):
-            for _ in range(count):
-                pool.start()
+        for _ in range(min(workers or os.cpu_count() or 1, len(todo))):
+            pool.start()
         pool.watch()
     except BaseException:
         pool.stop()
         raise
 
 
+@dataclass
+class _Member:
+    """A worker process, and the run that it was given."""
+
+    number: int
+    process: Any
+    run: tuple[str, int] | None = None
+
+
 class _Pool:
-    """The worker processes of one `execute`, and what is known of them."""
+    """The worker processes of one `execute`, and the runs that are left.
+
+    Each worker has a pipe of its own: one that is killed while it speaks takes no lock with it that others wait for, and
+    its death is heard at once.
+    """
 
     def __init__(self, folder: Path, todo: list[tuple[str, int]], on_event: Callable[[Event], None]) -> None:
-        self.folder, self.todo, self.on_event = folder, todo, on_event
+        self.folder, self.on_event = folder, on_event
+        self.todo = deque(todo)
+        self.held: list[tuple[str, int]] = []
         # Spawned, not forked: a forked torch inherits thread pools that do not exist.
         self.context = multiprocessing.get_context("spawn")
-        self.events: Any = self.context.Queue()
-        self.processes: dict[int, Any] = {}
-        self.busy: dict[int, tuple[str, int]] = {}
-        self.crashes: Counter[tuple[str, int]] = Counter()
-        self.number = 0
+        self.arms = {arm["name"]: arm for arm in read_study_file(folder)["arms"]}
+        self.plugin_folders = _plugin_folders(self.arms.values())
+        self.members: dict[Connection, _Member] = {}
+        self.idle: list[Connection] = []
+        self.processes: list[Any] = []
+        self.crashes: Counter[tuple[str, int] | None] = Counter()
 
     def start(self) -> None:
-        self.number += 1
-        process = self.context.Process(
-            target=_work, args=(self.number, str(self.folder), self.todo, self.events), daemon=True
-        )
-        process.start()
-        self.processes[self.number] = process
+        ours, theirs = self.context.Pipe()
+        number = len(self.processes) + 1
+        arguments = (number, str(self.folder), self.plugin_folders, theirs)
+        process = self.context.Process(target=work, args=arguments, daemon=True)
+        with _threads(THREADS), _deaf_to_ctrl_c():
+            process.start()
+        theirs.close()  # so that the pipe ends with the worker
+        self.members[ours] = _Member(number, process)
+        self.processes.append(process)
 
     def watch(self) -> None:
-        """Pass events on until every worker has said goodbye; replace workers that died."""
-        while self.processes:
-            try:
-                self._take(self.events.get(timeout=0.5))
-            except queue.Empty:
-                for number, process in list(self.processes.items()):
-                    if not process.is_alive():
-                        self._bury(number, process.exitcode)
+        """Give runs out and pass events on until nothing is left."""
+        look_again = time.monotonic()
+        while True:
+            if self.held and time.monotonic() >= look_again:
+                self.todo.extend(self.held)
+                self.held.clear()
+                look_again = time.monotonic() + HELD_SECONDS
+            self._give_out()
+            if not self.members:
+                break
+            for connection in wait(list(self.members), HELD_SECONDS if self.held else None):
+                assert isinstance(connection, Connection)
+                self._hear(connection)
+        for process in self.processes:
+            process.join()
 
     def stop(self) -> None:
         """Ask the workers to save and leave; those that do not are ended."""
-        for process in self.processes.values():
-            if process.is_alive():
-                os.kill(process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + 30
-        for process in self.processes.values():
+        for process in self.processes:
+            process.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        for process in self.processes:
             process.join(max(0.1, deadline - time.monotonic()))
             if process.is_alive():
                 process.kill()
 
-    def _take(self, event: Event) -> None:
-        if event.kind == "start":
-            self.busy[event.worker] = (event.arm, event.seed)
-        elif event.kind == "end":
-            self.busy.pop(event.worker, None)
-        elif event.kind == "bye":
-            self.processes.pop(event.worker).join()
+    def _give_out(self) -> None:
+        """A run to each idle worker; leave to go where there is none and none can come back."""
+        waiting, self.idle = self.idle, []
+        for connection in waiting:
+            if not self.todo and self.held:
+                self.idle.append(connection)
+                continue
+            run = self.todo.popleft() if self.todo else None
+            self.members[connection].run = run
+            with contextlib.suppress(OSError):  # a worker that has died is heard of in its turn
+                connection.send(run)
+            if run is None:
+                del self.members[connection]
+
+    def _hear(self, connection: Connection) -> None:
+        member = self.members[connection]
+        try:
+            event = connection.recv()
+        except (EOFError, OSError):
+            self._bury(connection)
             return
-        self.on_event(event)
+        if event.kind in {"held", "end"}:
+            member.run = None
+        if event.kind == "ready":
+            self.idle.append(connection)
+        elif event.kind == "held":
+            self.held.append((event.arm, event.seed))
+        else:
+            self.on_event(event)
 
-    def _bury(self, number: int, exitcode: int | None) -> None:
-        """A worker died without goodbye: its run is tried again, and given up when it keeps killing workers."""
-        del self.processes[number]
-        lost = self.busy.pop(number, None)
-        if lost is None:
-            raise RuntimeError(f"a worker process ended with code {exitcode} before its first run")
-        self.crashes[lost] += 1
-        if self.crashes[lost] >= CRASHES:
-            _record_crash(self.folder, lost, exitcode)
-            self.todo = [item for item in self.todo if item != lost]
-            self.on_event(Event("end", number, *lost, {"status": "failed"}))
-        with _threads(THREADS):
-            self.start()
+    def _bury(self, connection: Connection) -> None:
+        """A worker died at work: its run is tried again, and given up when it keeps killing workers."""
+        member = self.members.pop(connection)
+        self.idle = [other for other in self.idle if other is not connection]
+        member.process.join()
+        code, run = member.process.exitcode, member.run
+        self.crashes[run] += 1
+        if self.crashes[run] < CRASHES:
+            self.todo.extendleft([run] if run else [])
+        elif run is None:
+            raise ChildProcessError(
+                f"{CRASHES} worker processes ended (the last with code {code}) before they took a run"
+            )
+        else:
+            self._give_up(member.number, run, code)
+        self.start()
+
+    def _give_up(self, number: int, run: tuple[str, int], code: int | None) -> None:
+        reason = f"the worker process ended with code {code} in {CRASHES} attempts; it may have run out of memory"
+        path = run_folder(self.folder, *run)
+        with claim(path) as mine:
+            if mine:
+                record_failure(path, self.arms[run[0]], run[1], reason)
+        self.on_event(Event("end", number, *run, {"status": "failed", "reason": reason}))
 
 
-def locked(folder: Path) -> bool:
-    """Whether a living process is at work on a run folder."""
-    with _claim(folder) as mine:
-        return not mine
+def status(folder: str | Path) -> list[Run]:
+    """Every run of a study as it stands now: `running` is said of those that a process is at work on, and of no other."""
+    folder = Path(folder)
+    return [_as_it_stands(run, folder / run.path) for run in read_runs(folder)]
+
+
+def _as_it_stands(run: Run, path: Path) -> Run:
+    if run.status in SETTLED:
+        return run
+    if claimed(path):
+        return replace(run, record={**(run.record or {"reason": None}), "status": "running"})
+    if run.status == "running":  # its worker was killed
+        return replace(run, record={**(run.record or {}), "status": "interrupted"})
+    return run
+
+
+def _plugin_folders(arms: Iterable[dict[str, Any]]) -> tuple[str, ...]:
+    """Where the modules that the arms name were found when the study was loaded, for workers to find them too."""
+    names = {name.partition(".")[0] for arm in arms for name in arm["architecture"].get("plugins", [])}
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in sorted(names)]
+    return tuple(str(_home(Path(file))) for file in files if file)
+
+
+def _home(file: Path) -> Path:
+    return file.parent.parent if file.name == "__init__.py" else file.parent
 
 
 @contextlib.contextmanager
-def _claim(folder: Path) -> Iterator[bool]:
-    """Hold a run folder for as long as the block lasts; False where another process has it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
-
-
-def _work(number: int, folder: str, todo: list[tuple[str, int]], events: Any) -> None:
-    """A worker process: take runs that nobody has, until none is left."""
-    # A session of its own: Ctrl-C in the terminal reaches the parent alone, which then asks once for an orderly stop.
-    os.setsid()
-    _Worker(number, Path(folder), events).work(todo)
-
-
-class _Worker:
-    """What a worker keeps between its runs: data and costs are loaded once."""
-
-    def __init__(self, number: int, folder: Path, events: Any) -> None:
-        import torch
-
-        torch.set_num_threads(THREADS)
-        self.number, self.folder, self.events = number, folder, events
-        self.parent = os.getppid()
-        self.arms = {arm["name"]: arm for arm in read_json(folder / "study.json")["arms"]}
-        self.corpora: dict[str, Corpus] = {}
-        self.costs: dict[tuple[str, int], Cost] = {}
-
-    def work(self, todo: list[tuple[str, int]]) -> None:
-        from isoflop.train import Interrupted
-
-        with contextlib.suppress(KeyboardInterrupt, Interrupted):
-            for name, seed in todo:
-                path = run_folder(self.folder, name, seed)
-                with _claim(path) as mine:
-                    if not mine or _ended(path):
-                        continue
-                    self.tell("start", name, seed)
-                    status = self.run(name, seed, path)
-                    self.tell("end", name, seed, {"status": status})
-        self.tell("bye")
-
-    def tell(self, kind: str, name: str = "", seed: int = -1, detail: dict[str, Any] | None = None) -> None:
-        self.events.put(Event(kind, self.number, name, seed, detail or {}))
-        if os.getppid() != self.parent:  # the parent was killed: save and leave, as if it had asked
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def run(self, name: str, seed: int, path: Path) -> str:
-        """Train one run; a failure is on record in its folder and does not stop the worker."""
-        from isoflop.data import load
-        from isoflop.model import Architecture
-        from isoflop.plan.cost import price
-        from isoflop.recipes.plugins import register_entry_points, register_modules
-        from isoflop.train import Training, train
-
-        register_entry_points()
-        # The user named these modules in his own file when he started the study; a worker is part of that study.
-        register_modules(self.arms[name]["architecture"].get("plugins", []), beside=Path())
-        architecture = Architecture.parse(self.arms[name]["architecture"])
-        training = Training.parse(self.arms[name]["training"])
-        priced = architecture.digest, training.length
-        try:
-            if training.data.digest not in self.corpora:
-                self.corpora[training.data.digest] = load(training.data)
-            if priced not in self.costs:
-                self.costs[priced] = price(architecture, training.length)
-            record = train(
-                architecture,
-                training,
-                path,
-                seed=seed,
-                corpus=self.corpora[training.data.digest],
-                cost=self.costs[priced],
-                on_progress=lambda detail: self.tell("step", name, seed, dict(detail)),
-            )
-            return record["status"]
-        except Exception:
-            return "failed"
-
-
-def _ended(path: Path) -> bool:
-    """Whether another worker has ended this run since the work was listed."""
-    return (path / "run.json").exists() and read_json(path / "run.json")["status"] in {"finished", "diverged"}
-
-
-def _record_crash(folder: Path, run: tuple[str, int], exitcode: int | None) -> None:
-    path = run_folder(folder, *run) / "run.json"
-    if path.exists():
-        reason = f"the worker process ended with code {exitcode} in {CRASHES} attempts; it may have run out of memory"
-        write_json(path, {**read_json(path), "status": "failed", "reason": reason})
-
-
-def status(folder: str | Path) -> list[tuple[Run, bool]]:
-    """Every run of a study, and whether a process is at work on it."""
-    folder = Path(folder)
-    return [
-        (run, run.status not in ENDED and (folder / run.path).exists() and locked(folder / run.path))
-        for run in read_runs(folder)
-    ]
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """A child that is started here is not cut by Ctrl-C before it has a session of its own."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

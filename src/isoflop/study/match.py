@@ -11,7 +11,7 @@ from pydantic import Field
 
 from isoflop.model import Architecture
 from isoflop.plan.cost import count_parameters, price
-from isoflop.spec import Spec, SpecError, nest
+from isoflop.spec import DEFAULT, Spec, SpecError, nest
 
 TOLERANCE = {"params": 0.005, "flops": 0.02}
 """The largest residual that passes for equal, as a fraction, by budget."""
@@ -85,13 +85,29 @@ def solve(base: Architecture, arm: Architecture, name: str, match: Match, length
     as_it_stands = Matched(arm, match.budget, None, None, target, _cost(arm, match.budget, length))
     if abs(as_it_stands.residual) <= tolerance:
         return as_it_stands
-    best = _turn(arm, knob, target, lambda architecture: _cost(architecture, match.budget, length), match.budget)
+    try:
+        best = _turn(_make_way(arm, knob), knob, target, lambda a: _cost(a, match.budget, length), match.budget)
+    except SpecError as error:
+        raise SpecError(f"the knob {knob!r} cannot be turned here: {error}") from None
     if abs(best.residual) > tolerance:
         raise Infeasible(
             f"arm {name!r}: no value of {knob} meets the {match.budget} of the base within {tolerance:.2%}; nearest is "
             f"{knob}={best.value}, {best.arm:,.0f} against {best.base:,.0f} ({best.residual:+.2%}). Choose another knob, or raise match.tolerance"
         )
     return best
+
+
+def _make_way(arm: Architecture, knob: str) -> Architecture:
+    """The arm without what means nothing once the knob is given, such as the `multiple` that an absent `hidden` is rounded to."""
+    table = knob.rpartition(".")[0]
+    try:
+        arm.override(nest({knob: 1}))
+    except SpecError as error:
+        paths = [".".join(map(str, problem.path)) for problem in error.problems]
+        return arm.override(
+            nest({path: DEFAULT for path in paths if table and path.rpartition(".")[0] == table and path != knob})
+        )
+    return arm
 
 
 def _turn(arm: Architecture, knob: str, target: float, cost: Callable[[Architecture], float], budget: str) -> Matched:

@@ -15,6 +15,9 @@ CONFIDENCE = 0.95
 METRIC = "bits_per_byte"
 ENDED = frozenset({"finished", "diverged", "failed"})
 """A run in one of these states is not in progress."""
+SETTLED = frozenset({"finished", "diverged"})
+"""A run in one of these states would come out the same again."""
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -56,16 +59,40 @@ def run_folder(folder: Path, arm: str, seed: int) -> Path:
     return folder / "runs" / arm / str(seed)
 
 
+def read_study_file(folder: Path) -> dict[str, Any]:
+    """`study.json`; a `ValueError` says that the folder is no study's, or that the file is of another program."""
+    path = folder / "study.json"
+    if not path.exists():
+        raise ValueError(f"{folder} is no study folder: it has no study.json")
+    study = read_json(path)
+    if not isinstance(study, dict) or study.get("format") != FORMAT:
+        raise ValueError(f"{path} is no study in format {FORMAT}; it may be of another program or version")
+    return study
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """The `run.json` in a run folder, None where there is none."""
+    if not (path / "run.json").exists():
+        return None
+    record = read_json(path / "run.json")
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise ValueError(f"{path / 'run.json'} is no run in format {FORMAT}; it may be of another program or version")
+    return record
+
+
+def recorded_runs(folder: Path) -> list[Path]:
+    """The folders of all runs that were ever begun in a study folder."""
+    return sorted(path.parent for path in folder.glob("runs/*/*/run.json"))
+
+
 def read_runs(folder: Path) -> list[Run]:
     """Every run that a study plans, in order of seed and then of arm."""
-    study = read_json(folder / "study.json")
-    runs = []
-    for seed in study["seeds"]:
-        for arm in study["arms"]:
-            path = run_folder(folder, arm["name"], seed)
-            record = read_json(path / "run.json") if (path / "run.json").exists() else None
-            runs.append(Run(arm["name"], seed, path.relative_to(folder).as_posix(), record))
-    return runs
+    study = read_study_file(folder)
+    plan = [(arm["name"], seed) for seed in study["seeds"] for arm in study["arms"]]
+    paths = [run_folder(folder, *run) for run in plan]
+    return [
+        Run(*run, path.relative_to(folder).as_posix(), read_record(path)) for run, path in zip(plan, paths, strict=True)
+    ]
 
 
 def summarise(folder: str | Path) -> dict[str, Any]:
@@ -74,7 +101,7 @@ def summarise(folder: str | Path) -> dict[str, Any]:
     Runs that diverged or failed are counted and listed, and take no part in means and tests.
     """
     folder = Path(folder)
-    study, runs = read_json(folder / "study.json"), read_runs(folder)
+    study, runs = read_study_file(folder), read_runs(folder)
     by_arm = {arm["name"]: [run for run in runs if run.arm == arm["name"]] for arm in study["arms"]}
     base_name = study["arms"][0]["name"]
     floor = noise([run.result.get(METRIC) for run in by_arm[base_name]], base_name)
@@ -148,7 +175,7 @@ def _arm(declared: dict[str, Any], runs: list[Run]) -> dict[str, Any]:
         "name": declared["name"],
         "change": declared["change"],
         "knob": declared["knob"],
-        "cost": next((run.record["cost"] for run in runs if run.record), None),
+        "cost": _cost(runs),
         "runs": [run.dump() for run in runs],
         "n": spread.n,
         "mean": spread.mean,
@@ -159,12 +186,17 @@ def _arm(declared: dict[str, Any], runs: list[Run]) -> dict[str, Any]:
     }
 
 
+def _cost(runs: list[Run]) -> dict[str, Any] | None:
+    """What the architecture of these runs costs, from the first that got as far as to be priced."""
+    return next((run.record["cost"] for run in runs if run.record and run.record.get("cost")), None)
+
+
 def _by_seed(runs: list[Run], key: str) -> dict[int, float | None]:
     return {run.seed: run.result.get(key) for run in runs}
 
 
 def _cost_ratio(base: list[Run], arm: list[Run]) -> dict[str, float | None]:
-    of_base, of_arm = (next((run.record["cost"] for run in runs if run.record), None) for runs in (base, arm))
+    of_base, of_arm = _cost(base), _cost(arm)
     if of_base is None or of_arm is None:
         return {"parameters": None, "flops": None}
     return {

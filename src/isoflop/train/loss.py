@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isoflop.model.linear import computes_wide
+
 IGNORED = -100
 """A target that counts neither in the loss nor in the number of targets."""
 
@@ -55,13 +57,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
         counted_N1 = (targets_N != IGNORED).to(accumulate).unsqueeze(1)
         grad_ND = torch.empty_like(hidden_ND) if differentiate else hidden_ND
         grad_VD, losses = None, []
-        weight_DV = weight_VD.t()
+        # Products in the inputs' own type, or wider where the machine has none of it; nothing but a chunk is held twice.
+        wide = computes_wide(hidden_ND.dtype, hidden_ND.device.type)
+        product = accumulate if wide else hidden_ND.dtype
+        weight = weight_VD.to(product)
         for hidden, index, counted, grad in _chunks(rows, hidden_ND, index_N1, counted_N1, grad_ND):
-            loss, p = _softmax(torch.mm(hidden, weight_DV).to(accumulate), index, counted)
+            hidden = hidden.to(product)
+            loss, p = _softmax(torch.mm(hidden, weight.t()).to(accumulate), index, counted)
             losses.append(loss)
             if differentiate:
-                p = p.scatter_add_(1, index, torch.full_like(counted, -1.0)).mul_(counted).to(hidden.dtype)
-                torch.mm(p, weight_VD, out=grad)
+                p = p.scatter_add_(1, index, torch.full_like(counted, -1.0)).mul_(counted).to(product)
+                grad.copy_(torch.mm(p, weight)) if wide else torch.mm(p, weight, out=grad)
                 grad_VD = _accumulate(grad_VD, p.t(), hidden, accumulate)
         if differentiate:
             ctx.save_for_backward(grad_ND, grad_VD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ def train(
 
     Args:
         folder: gets run.json, metrics.jsonl, tokenizer.json and checkpoint/.
-        seed: of the initial weights and of dropout; the order of the data is `training.data.seed`.
+        seed: of the initial weights, of dropout and, with `training.data.seed`, of the order of the data: runs of one
+            seed see the same tokens in the same order, and the spread over seeds is that of a whole repetition.
         resume: False starts the same run again from step 0. A folder of another run is refused either way.
         corpus: the loaded `training.data`, where the caller has it already.
         cost: the price of the architecture at `training.length`, where the caller has it already.
@@ -74,7 +76,8 @@ def train(
     corpus.check_vocab(architecture.vocab)
     architecture.check_length(training.length, "training.length")
     data = training.data
-    loader = Loader(corpus, batch=training.batch, length=training.length, packing=data.packing, seed=data.seed)
+    order = data_order(data.seed, seed)
+    loader = Loader(corpus, batch=training.batch, length=training.length, packing=data.packing, seed=order)
     cost = price(architecture, training.length) if cost is None else cost
     record = new_record(architecture, training, seed, loader, cost)
     old = read_record(folder)
@@ -92,6 +95,11 @@ def train(
             record["started"] = old["started"]
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         return Run(architecture, training, folder, record, loader, cost, told, place).execute()
+
+
+def data_order(data_seed: int, seed: int) -> int:
+    """The loader's seed for a run: another order for each pair of seeds."""
+    return int.from_bytes(hashlib.sha256(f"order/{data_seed}/{seed}".encode()).digest()[:6], "big")
 
 
 class Run:

@@ -41,7 +41,7 @@ def formula(kind: type[Slot]) -> Callable[[Callable[..., Any]], Callable[..., An
 def of(spec: Slot) -> Callable[..., Any]:
     """The formula of a spec's kind, with the spec as its first argument."""
     found = FORMULAS.get(type(spec))
-    assert found is not None, f"write the formula of {type(spec).__name__} in tests/equations/formulas.py"
+    assert found is not None, f"write the formula of {type(spec).__name__} in tests/formulas.py"
     return lambda *arguments: found(spec, *arguments)
 
 

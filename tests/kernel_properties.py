@@ -1,0 +1,142 @@
+"""Kernels against eager, the definition of attention; part of `properties`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isoflop.model import KERNELS, Architecture, Transformer
+from isoflop.model.kernel import Dense, Places
+from isoflop.model.slots import Scoring
+from models import FP32, LENGTH, Mixed, lively, logits_of, mixed, without_dropout
+
+
+def check_kernels(architecture: Architecture) -> None:
+    """Every kernel that can run the architecture gives eager's outputs and gradients.
+
+    In fp32: the logits in eval and training mode and the gradient of every parameter. In bf16: the logits, and at every
+    site the gradients of q, k and v (of the whole model a gradient in bf16 says nothing where a unit of ReLU is rounded to
+    the other side of its kink).
+    """
+    declared = without_dropout(architecture)
+    models = {name: model for name in KERNELS if (model := _with_kernel(declared, name)) is not None}
+    eager = models.pop("eager")
+    batch = mixed(eager)
+    for places in ((), (batch.positions, batch.documents)):
+        exact = _outcome(eager.train(), batch, places)
+        for name, model in models.items():
+            for key, value in _outcome(model.train(), batch, places).items():
+                torch.testing.assert_close(value, exact[key], **FP32, msg=lambda m, n=name, k=key: f"{n} {k}: {m}")
+            evaluated = logits_of(model.eval(), batch.tokens, *places)[batch.real]
+            torch.testing.assert_close(evaluated, exact["logits"], **FP32)
+            _check_sites(eager, batch, places, name)
+    _check_bf16_logits(declared, models.keys())
+
+
+def _with_kernel(architecture: Architecture, kernel: str) -> Transformer | None:
+    try:
+        return lively(architecture, kernel)
+    except ValueError as error:
+        # The definition runs everything, and a kernel that cannot run a stage says so; any other refusal is a fault.
+        assert kernel != "eager"
+        assert "cannot run stage" in str(error)  # noqa: PT017
+        return None
+
+
+def _outcome(model: Transformer, batch: Mixed, places: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    """Logits of real tokens and the gradient of every parameter."""
+    logits = model(batch.tokens, *places)[batch.real]
+    loss = (logits * torch.linspace(-1, 1, logits.shape[-1])).tanh().sum(-1).mean()
+    parameters = dict(model.named_parameters())
+    gradients = torch.autograd.grad(loss, list(parameters.values()))
+    return {"logits": logits.detach(), **dict(zip(parameters, gradients, strict=True))}
+
+
+@dataclass
+class _Sites:
+    """An `Attend` that keeps what comes to every site."""
+
+    inner: Dense
+    seen: list[tuple[tuple[Tensor, Tensor, Tensor], Scoring]]
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
+        self.seen.append(((q, k, v), scoring))
+        return self.inner(q, k, v, scoring)
+
+
+def _check_sites(model: Transformer, batch: Mixed, placed: tuple[Tensor, ...], kernel: str) -> None:
+    positions = placed[0] if placed else torch.arange(LENGTH)[None]
+    documents = placed[1] if placed else None
+    places = Places(positions, positions, documents, documents, aligned=not placed)
+    sites = _Sites(Dense(places, "eager"), [])
+    with torch.no_grad():
+        model.encode(batch.tokens, positions, sites)
+    for number, (qkv, scoring) in enumerate(sites.seen):
+        rounded = [value.bfloat16() for value in qkv]
+        truth = _at_site("eager", [value.float() for value in rounded], scoring, places)
+        definition = _at_site("eager", rounded, scoring, places)
+        sizes = _sizes([value.float() for value in rounded], scoring, places)
+        for what, *values in zip(
+            "oqkv", truth, definition, _at_site(kernel, rounded, scoring, places), sizes, strict=True
+        ):
+            _check_rounding(*values, f"{kernel}: {what} at site {number} in bf16")
+
+
+def _sizes(qkv: list[Tensor], scoring: Scoring, places: Places) -> list[Tensor]:
+    """The size of what is summed in o and in the gradients of q, k and v, which is what rounding is relative to.
+
+    The gradient of the scores is P (dP - sum of P dP): its two parts nearly cancel, and each is rounded on its own.
+    """
+    q, k, v = qkv
+    keys, group = k.shape[2], q.shape[1] // k.shape[1]
+    identity = torch.eye(keys).expand(*k.shape[:2], keys, keys)
+    weights = KERNELS["eager"].run(q, k, identity, scoring, places, lambda key, make: make(), 0.0)
+    k, v = (value.repeat_interleave(group, dim=1).abs() for value in (k, v))
+    cotangent = _cotangent(q).abs()
+    score = weights * (cotangent @ v.mT)
+    score = scoring.scale * (score + weights * score.sum(-1, keepdim=True))
+
+    def grouped(value: Tensor) -> Tensor:
+        return value.unflatten(1, (-1, group)).sum(2)
+
+    return [weights @ v, score @ k, grouped(score.mT @ q.abs()), grouped(weights.mT @ cotangent)]
+
+
+def _cotangent(like: Tensor) -> Tensor:
+    return torch.linspace(-1, 1, like.numel()).view_as(like).to(like.dtype)
+
+
+def _at_site(kernel: str, qkv: list[Tensor], scoring: Scoring, places: Places) -> list[Tensor]:
+    """The output of attention and its gradients by q, k and v, in fp32."""
+    leaves = [value.detach().requires_grad_() for value in qkv]
+    memo: dict[Any, Any] = {}
+    output = KERNELS[kernel].run(*leaves, scoring, places, lambda key, make: memo.setdefault(key, make()), 0.0)
+    gradients = torch.autograd.grad(output, leaves, _cotangent(output))
+    return [value.detach().float() for value in (output, *gradients)]
+
+
+def _check_bf16_logits(architecture: Architecture, kernels: Iterable[str]) -> None:
+    rounded = lively(architecture, "eager").bfloat16()
+    batch = mixed(rounded)
+    inputs = (batch.tokens, batch.positions, batch.documents)
+    definition = logits_of(rounded, *inputs)[batch.real]
+    truth = logits_of(rounded.float(), *inputs)[batch.real]
+    for kernel in kernels:
+        logits = logits_of(lively(architecture, kernel).bfloat16(), *inputs)[batch.real]
+        assert logits.dtype == definition.dtype == torch.bfloat16
+        _check_rounding(truth, definition.float(), logits.float(), truth, f"{kernel}: logits in bf16")
+
+
+def _check_rounding(truth: Tensor, definition: Tensor, value: Tensor, size: Tensor, what: str) -> None:
+    """The value is no further from fp32 than twice the definition in bf16 (its roundings stand elsewhere) and one unit of
+    bf16, 2^-8, of the size of what was rounded, in root mean square."""
+    allowed = 2 * _rms(definition - truth) + 2**-8 * _rms(size)
+    assert _rms(value - truth) <= allowed, what
+
+
+def _rms(value: Tensor) -> float:
+    return float(value.detach().square().mean().sqrt())
