@@ -8,7 +8,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import pytest
 
 from tiny_runs import assert_bit_equal, metrics, saved
 
@@ -78,7 +80,7 @@ activation = "test_slow"
 
 STUDY = """
 name = "tiny"
-base = "base.toml"
+base = "bases/base.toml"
 seeds = 2
 
 [training]
@@ -94,6 +96,28 @@ data = { source = "SOURCE" }
 """
 
 
+TINY = ("width=16", "depth=1", "attention.heads=2")
+TRAINING = (
+    *("training.steps=4", "training.rate=1e-3", "training.batch=4", "training.length=16"),
+    "training.data.source=text",
+)
+"""Changes on the command line that make a recipe small enough, and train it on the folder `text`."""
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Ended]
+
+
 def write_text(folder: Path) -> Path:
     """About 15 kB in twenty files."""
     folder.mkdir()
@@ -103,13 +127,12 @@ def write_text(folder: Path) -> Path:
     return folder
 
 
-def write_study(folder: Path, arms: str, **top: str) -> Path:
-    """A study file with its base, its plugin and its text; `top` replaces lines at the top level."""
+def write_study(folder: Path, arms: str) -> Path:
+    """A study file, its text, and in a folder of their own its base and the plugin that this names."""
     declared = STUDY.replace("SOURCE", str(write_text(folder / "text")))
-    for name, value in top.items():
-        declared = "\n".join(f"{name} = {value}" if x.startswith(f"{name} =") else x for x in declared.splitlines())
-    (folder / "troublesome.py").write_text(PLUGIN)
-    (folder / "base.toml").write_text(BASE)
+    (folder / "bases").mkdir()
+    (folder / "bases" / "troublesome.py").write_text(PLUGIN)
+    (folder / "bases" / "base.toml").write_text(BASE)
     (folder / "study.toml").write_text(f"{declared}\n{arms}")
     return folder / "study.toml"
 
@@ -127,17 +150,17 @@ def start(*arguments: object, cwd: Path) -> "subprocess.Popen[str]":
     )
 
 
-def finish(process: "subprocess.Popen[str]", timeout: float = 120) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr."""
+def finish(process: "subprocess.Popen[str]", timeout: float = 120) -> Ended:
+    """Wait for its end."""
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise AssertionError(f"still running after {timeout} s: {process.communicate()}") from None
-    return process.returncode, out, err
+    return Ended(process.returncode, out, err)
 
 
-def isoflop(*arguments: object, cwd: Path) -> tuple[int, str, str]:
+def isoflop(*arguments: object, cwd: Path) -> Ended:
     """Run the command to its end."""
     return finish(start(*arguments, cwd=cwd))
 

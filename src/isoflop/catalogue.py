@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from isoflop.spec import Slot, slots
+from pydantic.fields import FieldInfo
+
+from isoflop.spec import Slot, plain, slots
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def _entry(slot: type[Slot], kind: type[Slot]) -> KindEntry:
     notes = dict(re.findall(r"^(Formula|Paper): (.+(?:\n    .+)*)$", text, re.MULTILINE))
     prose = re.sub(r"^(Formula|Paper): .+(?:\n    .+)*$", "", text, flags=re.MULTILINE).strip()
     fields = tuple(
-        FieldEntry(name, _takes(field.annotation), _plain(field.default), field.is_required())
+        FieldEntry(name, _takes(field.annotation), _default(field), field.is_required())
         for name, field in kind.model_fields.items()
     )
     return KindEntry(
@@ -64,19 +66,22 @@ def _entry(slot: type[Slot], kind: type[Slot]) -> KindEntry:
 
 def _takes(annotation: Any) -> str:
     """A type as a person would say it."""
-    if get_origin(annotation) is Literal:
-        return " | ".join(map(str, get_args(annotation)))
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " | ".join(map(str, arguments))
+    if origin is tuple:
+        return f"list of {_takes(arguments[0])}"
+    if origin is dict:
+        return f"table of {_takes(arguments[1])}"
+    if origin is Annotated:
+        return _takes(arguments[0])
     if isinstance(annotation, type):
         return {int: "whole number", float: "number", bool: "true | false", str: "text"}.get(
             annotation, annotation.__name__
         )
-    parts = [
-        _takes(part)
-        for part in get_args(annotation)
-        if part is not type(None) and (isinstance(part, type) or get_origin(part))
-    ]
+    parts = [_takes(part) for part in arguments if part is not type(None)]
     return " | ".join(dict.fromkeys(parts)) or str(annotation)
 
 
-def _plain(default: Any) -> Any:
-    return default if isinstance(default, str | int | float | bool) else None
+def _default(field: FieldInfo) -> Any:
+    return None if field.is_required() else plain(field.get_default(call_default_factory=True))

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from isoflop.data import Loader
 from isoflop.model import build
 from isoflop.train import load_model
+from isoflop.train.run import data_order
 from tiny_runs import metrics, tiny_architecture, tiny_corpus, tiny_run
 
 
@@ -17,7 +18,7 @@ def test_training_and_validation_equal_an_independent_computation(tmp_path: Path
     record = tiny_run(
         tmp_path, architecture=architecture, steps=1, validation_windows=None, optimizer={"weight_decay": 0.5}
     )
-    loader = Loader(tiny_corpus(), batch=4, length=16)
+    loader = Loader(tiny_corpus(), batch=4, length=16, seed=data_order(0, 0))
     batch = loader.batch(0)
     logits = build(architecture)(batch.tokens_BT)
     expected = F.cross_entropy(logits.flatten(0, 1), batch.targets_BT.flatten()).item()

@@ -207,7 +207,18 @@ def test_what_is_written_resolves_everything(tmp_path: Path) -> None:
     design = load(tmp_path, "[arms.a]\nattention.kv_heads=1")
     written: dict[str, Any] = design.dump()
     assert written["format"] == 1
-    assert list(written) == ["format", "name", "base", "training", "arms", "match", "seeds", "margin", "digest"]
+    assert list(written) == [
+        "format",
+        "name",
+        "base",
+        "training",
+        "arms",
+        "match",
+        "seeds",
+        "margin",
+        "sweep",
+        "digest",
+    ]
     assert written["base"] == written["arms"][0]["architecture"] == design.arms[0].architecture.dump()
     assert written["arms"][0] | {"architecture": 0, "training": 0} == {
         "name": "base",

@@ -3,10 +3,9 @@
 import json
 import os
 import signal
+import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +20,7 @@ from study_folders import (
     children,
     finish,
     isoflop,
+    needs_proc,
     records,
     start,
     statuses,
@@ -46,7 +46,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # One key/value head of two saves 2 * 16 * 8 weights; a hidden unit costs 2 * 16.
     assert "narrow: ffn.hidden=40 matches params (+0.00%)" in err
     assert "6/6 runs" in err
-    (place / "slow").touch()
+    (place / "bases" / "slow").touch()
     return place
 
 
@@ -56,7 +56,7 @@ def killed(place: Path) -> Path:
     folder = place / "killed"
     command = ("study", "run", "study.toml", "--out", "killed", "--workers", 2)
     process = start(*command, cwd=place)
-    wait_until(lambda: Counter(statuses(folder).values()) == Counter(finished=2, running=2))
+    wait_until(lambda: len(ages(folder)) >= 2 and at_work(folder))
     workers = children(process.pid)
     assert len(workers) == 2
     os.kill(process.pid, signal.SIGKILL)
@@ -66,7 +66,7 @@ def killed(place: Path) -> Path:
     before = ages(folder)
     assert len(before) >= 2
     process = start(*command, cwd=place)
-    wait_until(lambda: "running" in statuses(folder).values() and len(children(process.pid)) == 2)
+    wait_until(lambda: len(children(process.pid)) == 2 and at_work(folder))
     os.kill(children(process.pid)[0], signal.SIGKILL)
     code, _, err = finish(process)
     assert code == 0, err
@@ -75,6 +75,7 @@ def killed(place: Path) -> Path:
     return folder
 
 
+@needs_proc
 def test_killed_studies_end_as_if_nothing_had_happened(place: Path, killed: Path) -> None:
     assert_same_outcome(killed, place / "reference")
 
@@ -87,17 +88,26 @@ def test_a_finished_study_is_not_repeated(place: Path) -> None:
     assert json.loads(out) == json.loads((place / "reference" / "results.json").read_text())
 
 
+def at_work(folder: Path) -> list[str]:
+    """Runs in the middle of their steps."""
+    running = [run for run, status in statuses(folder).items() if status == "running"]
+    logs = {run: folder / "runs" / run / "metrics.jsonl" for run in running}
+    return [run for run, log in logs.items() if log.exists() and len(log.read_text().splitlines()) >= 2]
+
+
 TWICE = """
-import sys
-from isoflop.study.execute import execute
+from isoflop.study.design import load_study
+from isoflop.study.execute import execute, prepare
+prepare(load_study("study.toml"), "interrupted")
 execute("interrupted", 1, lambda e: e.kind == "start" and print(e.arm, e.seed, sep="/", flush=True))
 """
 
 
+@needs_proc
 def test_interrupted_then_continued_by_two_at_once(place: Path) -> None:
     folder = place / "interrupted"
     process = start("study", "run", "study.toml", "--out", "interrupted", "--workers", 1, cwd=place)
-    wait_until(lambda: "finished" in statuses(folder).values() and "running" in statuses(folder).values())
+    wait_until(lambda: "finished" in statuses(folder).values() and at_work(folder))
     workers = children(process.pid)
     os.killpg(process.pid, signal.SIGINT)
     code, out, err = finish(process)
@@ -121,9 +131,7 @@ def test_interrupted_then_continued_by_two_at_once(place: Path) -> None:
     assert_same_outcome(folder, place / "reference")
 
 
-def start_python(code: str, cwd: Path) -> Any:
-    import subprocess
-
+def start_python(code: str, cwd: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", code], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -138,8 +146,8 @@ faulty = { ffn = { activation = "test_faulty" } }
 
 def test_runs_that_diverge_die_or_fail_do_not_poison_the_others(tmp_path: Path) -> None:
     write_study(tmp_path, MIXED)
-    (tmp_path / "deadly").touch()
-    (tmp_path / "faulty").touch()
+    (tmp_path / "bases" / "deadly").touch()
+    (tmp_path / "bases" / "faulty").touch()
     folder = tmp_path / "study" / "tiny"
     code, _, err = isoflop("study", "run", "study.toml", "seeds=[0]", "--workers", 1, cwd=tmp_path)
     assert code == 1
@@ -152,8 +160,8 @@ def test_runs_that_diverge_die_or_fail_do_not_poison_the_others(tmp_path: Path) 
     assert json.loads((folder / "results.json").read_text())["spent"]["failed"] == 2
     before = {run: (folder / "runs" / run / "run.json").stat().st_mtime_ns for run in ("base/0", "hot/0")}
 
-    (tmp_path / "deadly").unlink()
-    (tmp_path / "faulty").unlink()
+    (tmp_path / "bases" / "deadly").unlink()
+    (tmp_path / "bases" / "faulty").unlink()
     code, out, err = isoflop("study", "run", "study.toml", "--workers", 1, "--json", cwd=tmp_path)
     assert code == 0, err
     results = json.loads(out)
@@ -175,7 +183,7 @@ def test_runs_that_diverge_die_or_fail_do_not_poison_the_others(tmp_path: Path) 
 def plain(tmp_path: Path) -> Path:
     """A study file without plugins, which this process can load."""
     file = write_study(tmp_path, ARMS)
-    base = tmp_path / "base.toml"
+    base = tmp_path / "bases" / "base.toml"
     base.write_text(base.read_text().replace('plugins = ["troublesome"]', "").replace("test_slow", "relu"))
     return file
 

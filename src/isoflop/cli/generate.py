@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 def generate(
     source: Annotated[str, typer.Argument(help="A run folder, a recipe's name or an architecture file.")],
     prompt: Annotated[str, typer.Option(help="The text to continue.")] = "import ",
-    tokens: Annotated[int, typer.Option("--tokens", "-n", help="How many new tokens at most.")] = 200,
-    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.8,
-    top_k: Annotated[int | None, typer.Option(help="Draw from the k most likely tokens.")] = None,
+    tokens: Annotated[int, typer.Option("--tokens", "-n", min=0, help="How many new tokens at most.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token.")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Draw from the k most likely tokens.")] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Draw from the most likely tokens of this total probability.")
+        float | None, typer.Option(min=0, max=1, help="Draw from the most likely tokens of this total probability.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the draws, and of the weights where they are random.")] = 0,
     plugin: Annotated[list[str] | None, typer.Option("--plugin", help="A module with kinds of your own.")] = None,
@@ -31,14 +31,13 @@ def generate(
     """Continue a prompt."""
     model, codec = _model(source, seed, plugin or [])
     stream = codec.stream()
+    start = iter([prompt])  # shown with the first token, when all that can be refused has passed
 
     def show(_row: int, token: int) -> None:
         if not json:
-            sys.stdout.write(stream.push(token))
+            sys.stdout.write(next(start, "") + stream.push(token))
             sys.stdout.flush()
 
-    if not json:
-        sys.stdout.write(prompt)
     ids = codec.encode(prompt)
     [new] = model.generate(
         [ids], tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop={codec.end_id}, on_token=show
@@ -46,7 +45,7 @@ def generate(
     if json:
         print_json({"prompt": prompt, "text": codec.decode(new), "tokens": new})
     else:
-        sys.stdout.write(stream.finish() + "\n")
+        sys.stdout.write(next(start, "") + stream.finish() + "\n")
 
 
 def _model(source: str, seed: int, plugins: list[str]) -> tuple[Transformer, Codec]:
@@ -54,6 +53,7 @@ def _model(source: str, seed: int, plugins: list[str]) -> tuple[Transformer, Cod
     from isoflop.model import build
     from isoflop.recipes import load
     from isoflop.recipes.plugins import register_entry_points, register_modules
+    from isoflop.spec import SpecError
     from isoflop.train import load_model
 
     register_entry_points()
@@ -63,7 +63,10 @@ def _model(source: str, seed: int, plugins: list[str]) -> tuple[Transformer, Cod
         return model, codec
     codec = Bytes().train([])
     architecture = load(source)
-    if architecture.vocab < codec.vocab:
-        raise ValueError(f"{source} has {architecture.vocab} token ids; text in bytes needs {codec.vocab}")
+    if architecture.vocab != codec.vocab:
+        raise SpecError.at(
+            "vocab",
+            f"must be {codec.vocab}, the ids of text in bytes, came {architecture.vocab}; only a run folder has a tokenizer of its own",
+        )
     note("no run folder: the weights are random, and so is the text")
     return build(architecture, seed), codec

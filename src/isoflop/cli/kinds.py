@@ -29,6 +29,8 @@ def kinds(
     register_entry_points()
     register_modules(plugin or [])
     if schema:
+        if name is not None:
+            raise typer.BadParameter("describes a whole file; it goes with no NAME", param_hint="--schema")
         print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **Architecture.model_json_schema()})
         return
     entries = _chosen(catalogue(), name)

@@ -24,7 +24,7 @@ def print_json(value: Any) -> None:
 
 def note(text: str) -> None:
     """A line for the person, on stderr."""
-    stderr.print(text, markup=False)
+    stderr.print(text, markup=False, soft_wrap=True)
 
 
 def how_to_continue() -> str:
@@ -34,7 +34,7 @@ def how_to_continue() -> str:
 
 def problem(error: Exception) -> int | None:
     """Print what went wrong and return the exit code; None for an error that is ours and deserves its traceback."""
-    codes = {"Infeasible": INFEASIBLE, "OtherStudy": USAGE, "RunMismatch": USAGE}
+    codes = {"Infeasible": INFEASIBLE, "NotAStudy": USAGE, "OtherStudy": USAGE, "RunMismatch": USAGE}
     names = [cls.__name__ for cls in type(error).__mro__]
     code = next((codes[name] for name in names if name in codes), None)
     if code is None and isinstance(error, SpecError):

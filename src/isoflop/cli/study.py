@@ -93,16 +93,31 @@ def noise(file: File, change: Change = None, out: Out = None, workers: Workers =
 
 
 def run_design(design: Design, folder: Path, workers: int | None, only: str | None = None) -> Path:
-    """Run what is left of a study under a progress display. Interrupted, it says how to go on and leaves."""
-    from isoflop.study.execute import execute, prepare
+    """Tune the rates where a sweep is declared, then run what is left of the study, and reach the verdicts."""
     from isoflop.study.results import summarise
+    from isoflop.study.tuning import tuned
 
-    prepare(design, folder)
     for arm in design.arms:
         if arm.matched is not None and arm.matched.value is not None:
             note(
                 f"{arm.name}: {arm.matched.field}={arm.matched.value} matches {arm.matched.budget} ({arm.matched.residual:+.2%})"
             )
+    design = tuned(design, folder, lambda sweep, into: _train(sweep, into, workers), only)
+    if design.study.sweep is not None:
+        note(
+            "rates: "
+            + ", ".join(f"{arm.name} {arm.training.rate:g}" for arm in design.arms if only in {None, arm.name})
+        )
+    _train(design, folder, workers, only)
+    summarise(folder)
+    return folder
+
+
+def _train(design: Design, folder: Path, workers: int | None, only: str | None = None) -> None:
+    """Run what is left of a study under a progress display. Interrupted, it says how to go on and leaves."""
+    from isoflop.study.execute import execute, prepare
+
+    prepare(design, folder)
     try:
         with Watch(folder, only) as watch:
             execute(folder, workers, watch, only)
@@ -110,8 +125,6 @@ def run_design(design: Design, folder: Path, workers: int | None, only: str | No
         note("interrupted: finished runs are kept, the others stand at their last step")
         note(how_to_continue())
         raise typer.Exit(INTERRUPTED) from None
-    summarise(folder)
-    return folder
 
 
 def stop_if_runs_failed(folder: Path) -> None:

@@ -51,6 +51,8 @@ def _table(name_or_path: str | Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path in seen:
         raise SpecError.at("extends", f"goes in a circle: {' -> '.join(p.name for p in (*seen, path))}")
     table = read_toml(path)
+    if "arms" in table and "base" in table:
+        raise SpecError(f"{path} declares a study, not an architecture: isoflop study run {path}")
     if not isinstance(table.get("training", {}), dict):
         raise SpecError.at("training", f"must be a table, came {table['training']!r}")
     plugins = table.get("plugins", [])
@@ -74,6 +76,8 @@ def _find(name_or_path: str | Path, folder: Path) -> Path:
     if text in recipes():
         return _FOLDER / f"{text}.toml"
     path = folder / text
+    if path.is_dir():
+        raise SpecError(f"{path} is a folder that holds no run, not an architecture file")
     if path.suffix == ".toml" or path.exists():
         return path.resolve()
     raise SpecError(f"{text!r} is neither a recipe ({', '.join(recipes())}) nor a file.{did_you_mean(text, recipes())}")

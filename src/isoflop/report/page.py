@@ -134,7 +134,12 @@ def _template() -> Any:
         "embed": embed,
         "percent": lambda share: f"{share:.0%}",
     }
-    shared |= {"change_lines": words.change_lines, "knob_line": words.knob_line, "axes_words": words.axes_words}
+    shared |= {
+        "change_lines": words.change_lines,
+        "knob_line": words.knob_line,
+        "rate_line": words.rate_line,
+        "axes_words": words.axes_words,
+    }
     shared |= {
         "signed": words.signed,
         "fixed": words.number,

@@ -84,6 +84,7 @@ class Arm:
     verdict: str
     change: Change = field(default_factory=dict)
     knob: Change | None = None
+    rates: Change | None = None
     cost: Cost | None = None
     axes: Mapping[str, str] | None = None
     difference: Difference | None = None

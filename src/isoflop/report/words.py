@@ -113,12 +113,21 @@ def knob_line(arm: Arm) -> str | None:
     if not arm.knob:
         return None
     knob = {name: value for name, value in arm.knob.items() if value is not None}
-    line = f"{knob.get('field', 'knob')} = {_toml(knob.get('value'))}"
+    line = f"{knob['field']} = {_toml(knob.get('value'))}" if "field" in knob else "as it stands"
     if "budget" in knob:
-        line += f" for equal {knob['budget']}"
+        line += f" for equal {knob['budget']}" if "field" in knob else f", equal in {knob['budget']}"
     if "arm" in knob and "base" in knob:
         line += f": {knob['arm']:,} against {knob['base']:,}"
     return line + (f" ({100 * knob['residual']:+.2f} %)" if "residual" in knob else "")
+
+
+def rate_line(arm: Arm) -> str | None:
+    """The rate that a sweep chose for the arm, and what it chose from."""
+    if not arm.rates:
+        return None
+    points = ", ".join(f"{point['rate']:g}: {number(point['value'])}" for point in arm.rates["curve"])
+    edge = "; the best lies at the edge of the grid, a better one may lie beyond" if arm.rates["at_edge"] else ""
+    return f"rate = {arm.rates['chosen']:g}, tuned on other seeds ({points}{edge}); sensitivity {number(arm.rates['sensitivity'])}"
 
 
 def finding(results: Results) -> str:
@@ -159,7 +168,7 @@ def remarks(results: Results) -> list[str]:
     lines: list[str] = []
     unresolved = [arm for arm in results.compared if arm.verdict == "unresolved"]
     needed = [
-        f"{printable(a.name)} {a.difference.seeds_needed}"
+        f"{printable(a.name)} {_seeds(a.difference.seeds_needed)}"
         for a in unresolved
         if a.difference and a.difference.seeds_needed
     ]
@@ -167,8 +176,19 @@ def remarks(results: Results) -> list[str]:
         lines.append(f"Seeds needed to resolve: {_listed(needed, 8)} (this study: {results.base.n}).")
     split = [arm for arm in results.compared if arm.axes and len(set(arm.axes.values())) > 1]
     lines += [f"{printable(arm.name)} depends on the axis: {axes_words(arm)}." for arm in split]
+    tuned = [
+        f"{printable(arm.name)} {arm.rates['chosen']:g}{' (edge of the grid)' if arm.rates['at_edge'] else ''}"
+        for arm in results.arms
+        if arm.rates
+    ]
+    lines += [f"Rates, tuned on other seeds: {_listed(tuned, 8)}."] if tuned else []
     lost = [f"{printable(arm.name)} {lost_words(arm)}" for arm in results.arms if arm.lost]
     return [*lines, f"Lost seeds: {_listed(lost, 8)}."] if lost else lines
+
+
+def _seeds(needed: int) -> str:
+    """A number of seeds; the statistics count no further than a thousand."""
+    return "1000 or more" if needed >= 1000 else str(needed)
 
 
 def lost_words(arm: Arm) -> str:

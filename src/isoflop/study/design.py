@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -16,6 +17,7 @@ from isoflop.model import Architecture
 from isoflop.recipes import Declared, load_file
 from isoflop.spec import Spec, SpecError, did_you_mean, field_paths, merge, merge_trees, read_toml
 from isoflop.study.match import Match, Matched, solve
+from isoflop.study.sweep import FIRST_SEED, Sweep, at_rate
 from isoflop.train import Training
 
 BASE = "base"
@@ -51,6 +53,7 @@ class Study(Spec):
         seeds: how many paired seeds (0, 1, ...), or a list of them.
         margin: a difference below this fraction of the base's loss is negligible (for the verdict `equivalent`).
         leave_one_out: for this arm, add arms that lack one of its changes each.
+        sweep: tune the rate of every arm first; absent = the rate is that of `training` for all.
     """
 
     name: str = "study"
@@ -64,6 +67,7 @@ class Study(Spec):
     seeds: Seeds = (0, 1, 2, 3, 4, 5)
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.01
     leave_one_out: str | None = None
+    sweep: Sweep | None = None
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
@@ -96,6 +100,8 @@ class Study(Spec):
             raise SpecError.at("seeds", f"holds {twice} twice; a seed is one pair")
         if not self.seeds or min(self.seeds) < 0:
             raise SpecError.at("seeds", f"must hold at least one whole number of at least 0, came {list(self.seeds)}")
+        if self.sweep is not None and max(self.seeds) >= FIRST_SEED:
+            raise SpecError.at("seeds", f"from {FIRST_SEED} on are for tuning the rate, came {max(self.seeds)}")
 
     def _check_left_out(self) -> None:
         if self.leave_one_out is None:
@@ -174,7 +180,25 @@ class Design:
             "match": self.study.match.dump(),
             "seeds": list(self.study.seeds),
             "margin": self.study.margin,
+            "sweep": self.study.sweep.dump() if self.study.sweep else None,
         }
+
+    def with_rates(self, rates: Mapping[str, float]) -> Design:
+        """The same study with the rates of some arms set."""
+        arms = (
+            replace(arm, training=arm.training.override({"rate": rates[arm.name]})) if arm.name in rates else arm
+            for arm in self.arms
+        )
+        return replace(self, arms=tuple(arms))
+
+    def at_rates(self, pairs: Iterable[tuple[str, float]], seeds: tuple[int, ...]) -> Design:
+        """The study that tunes: an arm for each pair of an arm and a rate, named `arm@rate`, on seeds of its own."""
+        by_name = {arm.name: arm for arm in self.arms}
+        arms = [
+            replace(by_name[name], name=at_rate(name, rate), training=by_name[name].training.override({"rate": rate}))
+            for name, rate in pairs
+        ]
+        return Design(self.study.model_copy(update={"seeds": seeds, "sweep": None}), tuple(arms))
 
     def check_data(self) -> None:
         """Load the data once, to be told here and not by every run what is wrong with it.

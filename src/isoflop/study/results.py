@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isoflop.files import read_json, write_json
+from isoflop.study import sweep
 from isoflop.study.stats import Noise, Ratio, Word, axes, compare, noise, power, ratio_interval, verdicts
 
 CONFIDENCE = 0.95
@@ -18,6 +19,10 @@ ENDED = frozenset({"finished", "diverged", "failed"})
 SETTLED = frozenset({"finished", "diverged"})
 """A run in one of these states would come out the same again."""
 FORMAT = 1
+
+
+class NotAStudy(ValueError):  # noqa: N818  # says what is there, as RunMismatch does
+    """A folder that is no study's, or a file in it that is of another program."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +65,17 @@ def run_folder(folder: Path, arm: str, seed: int) -> Path:
 
 
 def read_study_file(folder: Path) -> dict[str, Any]:
-    """`study.json`; a `ValueError` says that the folder is no study's, or that the file is of another program."""
+    """`study.json` of a study folder.
+
+    Raises:
+        NotAStudy: there is none, or it is of another program.
+    """
     path = folder / "study.json"
     if not path.exists():
-        raise ValueError(f"{folder} is no study folder: it has no study.json")
+        raise NotAStudy(f"{folder} is no study folder: it has no study.json")
     study = read_json(path)
     if not isinstance(study, dict) or study.get("format") != FORMAT:
-        raise ValueError(f"{path} is no study in format {FORMAT}; it may be of another program or version")
+        raise NotAStudy(f"{path} is no study in format {FORMAT}; it may be of another program or version")
     return study
 
 
@@ -76,7 +85,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
         return None
     record = read_json(path / "run.json")
     if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise ValueError(f"{path / 'run.json'} is no run in format {FORMAT}; it may be of another program or version")
+        raise NotAStudy(f"{path / 'run.json'} is no run in format {FORMAT}; it may be of another program or version")
     return record
 
 
@@ -115,14 +124,27 @@ def summarise(folder: str | Path) -> dict[str, Any]:
         "margin": margin,
         "margin_fraction": study["margin"],
         "noise": floor.dump(),
-        "arms": _arms(study, by_arm, margin),
-        "spent": _spent(runs),
+        "arms": _arms(study, by_arm, margin, _rates(folder)),
+        "spent": _spent(runs + _tuning_runs(folder)),
     }
     write_json(folder / "results.json", results)
     return results
 
 
-def _arms(study: dict[str, Any], by_arm: dict[str, list[Run]], margin: float | None) -> list[dict[str, Any]]:
+def _rates(folder: Path) -> dict[str, Any]:
+    """What the sweep found for each arm; empty without a sweep."""
+    path = folder / sweep.FILE
+    return read_json(path) if path.exists() else {}
+
+
+def _tuning_runs(folder: Path) -> list[Run]:
+    """The runs of the sweep, which the study has cost too."""
+    return read_runs(folder / sweep.FOLDER) if (folder / sweep.FOLDER / "study.json").exists() else []
+
+
+def _arms(
+    study: dict[str, Any], by_arm: dict[str, list[Run]], margin: float | None, rates: dict[str, Any]
+) -> list[dict[str, Any]]:
     base_name, *others = by_arm
     base_values = _by_seed(by_arm[base_name], METRIC)
     # Without a base there is no margin and nothing to compare: every arm has no pair, and is called failed.
@@ -133,7 +155,7 @@ def _arms(study: dict[str, Any], by_arm: dict[str, list[Run]], margin: float | N
     declared = {arm["name"]: arm for arm in study["arms"]}
     rows = [
         {
-            **_arm(declared[base_name], by_arm[base_name]),
+            **_arm(declared[base_name], by_arm[base_name], rates.get(base_name)),
             "is_base": True,
             "verdict": "base",
             "axes": None,
@@ -150,7 +172,7 @@ def _arms(study: dict[str, Any], by_arm: dict[str, list[Run]], margin: float | N
         flops = Ratio.exact(ratio["flops"]) if ratio["flops"] else Ratio(None, None, None)
         rows.append(
             {
-                **_arm(declared[name], by_arm[name]),
+                **_arm(declared[name], by_arm[name], rates.get(name)),
                 "is_base": False,
                 "verdict": word,
                 "axes": axes(word, flops=flops, seconds=seconds),
@@ -168,13 +190,14 @@ def _survivors(word: Word, base: list[Run], arm: list[Run]) -> Word:
     return "unresolved" if lost and word in {"better", "equivalent"} else word
 
 
-def _arm(declared: dict[str, Any], runs: list[Run]) -> dict[str, Any]:
+def _arm(declared: dict[str, Any], runs: list[Run], rates: dict[str, Any] | None) -> dict[str, Any]:
     counts = Counter(run.status for run in runs)
     spread: Noise = noise([run.result.get(METRIC) for run in runs], declared["name"])
     return {
         "name": declared["name"],
         "change": declared["change"],
         "knob": declared["knob"],
+        "rates": rates,
         "cost": _cost(runs),
         "runs": [run.dump() for run in runs],
         "n": spread.n,

@@ -94,6 +94,11 @@ class Untuned(ValueError):  # noqa: N818  # what the arm is
     """No rate of the grid trains an arm."""
 
 
+def at_rate(arm: str, rate: float) -> str:
+    """What an arm at a rate is called in the study that tunes."""
+    return f"{arm}@{rate:g}"
+
+
 def tune(
     arms: Sequence[str],
     sweep: Sweep,
@@ -134,4 +139,3 @@ def extended(grid: Sequence[float], edge: float) -> list[float]:
     beyond = edge / ratio if low else edge * ratio
     rounded = float(f"{beyond:.3g}")  # 0.01, not 0.010000000000000002: a rate is also the name of an arm
     return [rounded, *grid] if low else [*grid, rounded]
-

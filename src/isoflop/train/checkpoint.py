@@ -23,6 +23,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 
 from isoflop.files import read_json, write_json
+from isoflop.spec import SpecError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -158,12 +159,21 @@ def load_model(folder: str | Path) -> tuple[Transformer, Architecture, Codec]:
     found = find(folder)
     if found is None:
         raise CheckpointError(f"{folder} holds no complete checkpoint; train the run first")
-    architecture = Architecture.parse(record["architecture"])
+    try:
+        architecture = Architecture.parse(record["architecture"])
+    except SpecError as error:
+        raise SpecError(f"{folder}: {error}{_plugins_needed(record['architecture'])}") from None
     if found.state["architecture_digest"] != architecture.digest:
         raise CheckpointError(f"{found.path} holds weights of another architecture than {folder / 'run.json'} declares")
     model = build(architecture)
     restore(named_tensors(model), found.weights(), found.path / MODEL)
     return model.eval(), architecture, load_tokenizer(folder / "tokenizer.json")
+
+
+def _plugins_needed(architecture: Any) -> str:
+    """A run names no code to import, so the person must; here is what he had named when it was trained."""
+    plugins = architecture.get("plugins") if isinstance(architecture, dict) else None
+    return f"\nIt was trained with plugins: give {' '.join(f'--plugin {name}' for name in plugins)}" if plugins else ""
 
 
 def _write(partial: Path, contents: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:

@@ -33,7 +33,7 @@ class AdamW(Optimizer, kind="adamw"):
     """Adam with decoupled weight decay, on matrices and tables only (see `Role.decay`).
 
     Formula: m = β1 m + (1-β1) g, v = β2 v + (1-β2) g², w = w - rate (m̂ / (sqrt(v̂) + eps) + weight_decay w)
-    Paper: Loshchilov & Hutter 2019
+    Paper: Loshchilov & Hutter 2019, arXiv 1711.05101
     """
 
     beta1: Beta = 0.9

@@ -45,7 +45,7 @@ class Schedule(Slot, default="wsd"):
 
 
 class Constant(Schedule, kind="constant"):
-    """The peak throughout, after an optional warm-up.
+    """The peak throughout, after an optional warm-up of W updates (n counts updates from 0).
 
     Formula: min(1, (n + 1) / W)
     """
@@ -60,10 +60,10 @@ class Constant(Schedule, kind="constant"):
 
 
 class WSD(Schedule, kind="wsd"):
-    """Warm-up, stable, decay: constant, then a cooldown over the last C updates.
+    """Warm-up, stable, decay: constant, then a cooldown over the last C of N updates (n counts from 0).
 
     Formula: floor + (1 - floor)(1 - sqrt((n - S + 1) / (C + 1))) from update S = N - C on
-    Paper: Hägele et al. 2024
+    Paper: Hägele et al. 2024, arXiv 2405.18392
     """
 
     warmup: Span = 0.02
@@ -85,10 +85,10 @@ class WSD(Schedule, kind="wsd"):
 
 
 class Cosine(Schedule, kind="cosine"):
-    """Warm-up, then half a cosine down to a floor.
+    """Warm-up of W updates, then half a cosine down to a floor over the rest of N (n counts from 0).
 
     Formula: floor + (1 - floor)(1 + cos(π t)) / 2, t = (n - W + 1) / (N - W + 1) clamped to [0, 1]
-    Paper: Loshchilov & Hutter 2017
+    Paper: Loshchilov & Hutter 2017, arXiv 1608.03983
     """
 
     warmup: Span = 0.02
@@ -107,10 +107,10 @@ class Cosine(Schedule, kind="cosine"):
 
 
 class InverseSqrt(Schedule, kind="inverse_sqrt"):
-    """Warm-up, then one over the square root of the update's number; has no end.
+    """Warm-up of W updates, then one over the square root of the update's number n (from 0); has no end.
 
     Formula: min((n + 1) / W, sqrt(W / (n + 1)))
-    Paper: Vaswani et al. 2017
+    Paper: Vaswani et al. 2017, arXiv 1706.03762
     """
 
     warmup: Span = 0.1
