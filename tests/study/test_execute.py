@@ -75,6 +75,7 @@ def killed(place: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @needs_proc
 def test_killed_studies_end_as_if_nothing_had_happened(place: Path, killed: Path) -> None:
     assert_same_outcome(killed, place / "reference")
@@ -90,8 +91,9 @@ def test_a_finished_study_is_not_repeated(place: Path) -> None:
 
 def at_work(folder: Path) -> list[str]:
     """Runs in the middle of their steps."""
-    running = [run for run, status in statuses(folder).items() if status == "running"]
-    logs = {run: folder / "runs" / run / "metrics.jsonl" for run in running}
+    if not (folder / "study.json").exists():
+        return []
+    logs = {run.path: folder / run.path / "metrics.jsonl" for run in status(folder) if run.status == "running"}
     return [run for run, log in logs.items() if log.exists() and len(log.read_text().splitlines()) >= 2]
 
 
@@ -103,6 +105,7 @@ execute("interrupted", 1, lambda e: e.kind == "start" and print(e.arm, e.seed, s
 """
 
 
+@pytest.mark.slow
 @needs_proc
 def test_interrupted_then_continued_by_two_at_once(place: Path) -> None:
     folder = place / "interrupted"
@@ -144,6 +147,7 @@ faulty = { ffn = { activation = "test_faulty" } }
 """
 
 
+@pytest.mark.slow
 def test_runs_that_diverge_die_or_fail_do_not_poison_the_others(tmp_path: Path) -> None:
     write_study(tmp_path, MIXED)
     (tmp_path / "bases" / "deadly").touch()
@@ -208,7 +212,12 @@ def test_arms_and_seeds_may_be_added(plain: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_study_is_refused_and_left_as_it_is(plain: Path, tmp_path: Path) -> None:
-    folder = prepare(load_study(plain), tmp_path / "study")
+    design = load_study(plain)
+    folder = prepare(design, tmp_path / "study")
+    prepare(load_study(plain, {"arms": {"alibi": {"norm": "rms"}}}), folder)  # nothing has begun, nothing is mixed up
+    prepare(design, folder)
+    write_record(folder, design, "base", 0, "finished")
+    write_record(folder, design, "alibi", 0, "running")
     before = (folder / "study.json").read_bytes()
     for change, message in (
         ({"arms": {"alibi": {"norm": "rms"}}}, r"architecture of arm 'alibi' differs there \(norm\.kind"),

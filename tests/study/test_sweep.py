@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from isoflop.files import read_json
+from isoflop.files import read_json, write_json
 from isoflop.report import read_results, write_page
 from isoflop.report.words import rate_line, remarks
 from isoflop.spec import SpecError
-from isoflop.study.design import load_study
+from isoflop.study.design import Design, load_study
 from isoflop.study.execute import execute, prepare
 from isoflop.study.results import summarise
 from isoflop.study.sweep import UNIFORM, Curve, Sweep, Untuned, extended, tune
@@ -130,3 +130,31 @@ def test_verdict_seeds_are_not_tuning_seeds(tmp_path: Path) -> None:
     file.write_text(STUDY.replace("seeds = 2", "seeds = [0, 1000]"))
     with pytest.raises(SpecError, match="seeds: from 1000 on are for tuning the rate, came 1000"):
         load_study(file)
+
+
+def test_an_extended_sweep_and_one_arm_of_it_can_be_asked_for_again(tmp_path: Path) -> None:
+    """The noise floor before the study, the study, the study again, and the noise floor of it."""
+    file, folder = tmp_path / "study.toml", tmp_path / "study"
+    file.write_text(STUDY.replace("extensions = 0", "extensions = 1"))
+    trained: list[str] = []
+
+    def run(design: Design, into: Path) -> None:
+        """Trains nothing: a higher rate is better, so that the grid is extended."""
+        prepare(design, into)
+        for path, arm in (
+            (into / f"runs/{arm.name}/{seed}", arm) for arm in design.arms for seed in design.study.seeds
+        ):
+            if not (path / "run.json").exists():
+                trained.append(arm.name)
+                record = {"format": 1, "status": "finished", "reason": None, "progress": None, "cost": None}
+                write_json(path / "run.json", {**record, "result": {"bits_per_byte": 3 - arm.training.rate}})
+
+    for only, new in (("base", 4), (None, 4), (None, 0), ("base", 0)):
+        trained.clear()
+        design = tuned(load_study(file), folder, run, only)
+        assert len(trained) == new
+        prepare(design, folder)
+        if only is None:
+            run(design, folder)
+    assert {arm.name: arm.training.rate for arm in design.arms} == {"base": 1.0, "alibi": 1.0}
+    assert set(read_json(folder / "rates.json")) == {"base", "alibi"}

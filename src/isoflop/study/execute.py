@@ -46,11 +46,11 @@ class OtherStudy(ValueError):  # noqa: N818  # says what is there, as RunMismatc
 def prepare(design: Design, folder: str | Path) -> Path:
     """Write `study.json`, or check that the folder's study is continued by this one; check the data if a run is to come.
 
-    Arms and seeds may be added to a study. An arm that is there already must be what it was, and no run that is on
+    Arms and seeds may be added to a study. An arm of which a run has begun must be what it was, and no run that is on
     record may be left out: a verdict counts all of them.
 
     Raises:
-        OtherStudy: an arm of this name has another architecture or recipe there, or a run there has no place here.
+        OtherStudy: an arm with runs there has another architecture or recipe, or a run there has no place here.
         SpecError: the data cannot be used; see `Design.check_data`.
     """
     folder = Path(folder)
@@ -64,7 +64,9 @@ def prepare(design: Design, folder: str | Path) -> Path:
 
 
 def _check_continued(design: Design, folder: Path, planned: list[Path]) -> None:
-    there = {arm["name"]: arm for arm in read_study_file(folder)["arms"]}
+    runs = recorded_runs(folder)
+    begun = {path.parent.name for path in runs}
+    there = {arm["name"]: arm for arm in read_study_file(folder)["arms"] if arm["name"] in begun}
     way_out = "Choose another folder with --out, or remove this one"
     for arm in design.arms:
         for part, now in (("architecture", arm.architecture.dump()), ("training", arm.training.dump())):
@@ -73,7 +75,7 @@ def _check_continued(design: Design, folder: Path, planned: list[Path]) -> None:
                 raise OtherStudy(
                     f"{folder} holds another study: the {part} of arm {arm.name!r} differs there ({changed}). {way_out}"
                 )
-    dropped = [path.relative_to(folder).as_posix() for path in recorded_runs(folder) if path not in planned]
+    dropped = [path.relative_to(folder).as_posix() for path in runs if path not in planned]
     if dropped:
         raise OtherStudy(
             f"{folder} holds runs that this study leaves out: {', '.join(dropped[:5])}. "

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from isoflop.files import write_json
+from isoflop.files import read_json, write_json
 from isoflop.spec import Many, Spec, SpecError
 
 FIRST_SEED = 1000
@@ -105,7 +105,7 @@ def tune(
     folder: Path,
     losses: Callable[[list[tuple[str, float]]], dict[tuple[str, float], float | None]],
 ) -> dict[str, Curve]:
-    """The curve of every arm, and `rates.json` in the study's folder.
+    """The curve of every arm; `rates.json` in the study's folder holds them beside those of arms tuned before.
 
     Args:
         losses: trains (arm, rate) pairs on the tuning seeds and returns their mean loss; pairs that are there already
@@ -128,7 +128,8 @@ def tune(
             break
         for arm in at_edge:
             grids[arm] = extended(grids[arm], curves[arm].chosen)
-    write_json(folder / FILE, {arm: curve.dump() for arm, curve in curves.items()})
+    before = read_json(folder / FILE) if (folder / FILE).exists() else {}
+    write_json(folder / FILE, {**before, **{arm: curve.dump() for arm, curve in curves.items()}})
     return curves
 
 

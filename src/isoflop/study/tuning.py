@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 
+from isoflop.files import read_json
 from isoflop.study.design import Design
-from isoflop.study.results import METRIC, read_runs
-from isoflop.study.sweep import FOLDER, at_rate, tune
+from isoflop.study.results import METRIC, read_runs, read_study_file, recorded_runs
+from isoflop.study.sweep import FILE, FOLDER, at_rate, tune
 
 
 def tuned(design: Design, folder: Path, run: Callable[[Design, Path], None], only: str | None = None) -> Design:
@@ -27,14 +28,25 @@ def tuned(design: Design, folder: Path, run: Callable[[Design, Path], None], onl
         return design
 
     def losses(pairs: list[tuple[str, float]]) -> dict[tuple[str, float], float | None]:
-        run(design.at_rates(pairs, sweep.seed_numbers), folder / FOLDER)
+        # What an earlier call has begun stays in, an extension of the grid for instance: no run on record is left out.
+        begun = dict.fromkeys([*pairs, *_begun(folder / FOLDER)])
+        run(design.at_rates(begun, sweep.seed_numbers), folder / FOLDER)
         values: dict[str, list[float | None]] = {}
         for done in read_runs(folder / FOLDER):
             values.setdefault(done.arm, []).append(done.result.get(METRIC))
         return {pair: _mean(values[at_rate(*pair)]) for pair in pairs}
 
-    curves = tune([arm.name for arm in design.arms if only in {None, arm.name}], sweep, folder, losses)
-    return design.with_rates({name: curve.chosen for name, curve in curves.items()})
+    tune([arm.name for arm in design.arms if only in {None, arm.name}], sweep, folder, losses)
+    return design.with_rates({arm: row["chosen"] for arm, row in read_json(folder / FILE).items()})
+
+
+def _begun(folder: Path) -> list[tuple[str, float]]:
+    """The arms and rates of the sweep in a folder that have a run on record."""
+    if not (folder / "study.json").exists():
+        return []
+    begun = {path.parent.name for path in recorded_runs(folder)}
+    arms = [arm for arm in read_study_file(folder)["arms"] if arm["name"] in begun]
+    return [(arm["name"].rpartition("@")[0], arm["training"]["rate"]) for arm in arms]
 
 
 def _mean(values: list[float | None]) -> float | None:
