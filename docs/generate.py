@@ -126,8 +126,8 @@ def _benchmarks() -> str:
     rows = []
     for script in sorted((ROOT / "benchmarks").glob("*.py")):
         summary = (ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or "").split("\n\n")[0]
-        results = script.parent / "results" / f"{script.stem}.json"
-        shown = f"`benchmarks/results/{results.name}`" if results.exists() else "run it"
+        found = sorted((script.parent / "results").glob(f"{script.stem}*.json"))
+        shown = ", ".join(f"`benchmarks/results/{results.name}`" for results in found) or "run it"
         rows.append(f"| `benchmarks/{script.name}` | {_cell(_one_line(summary))} | {shown} |")
     return "\n".join(["| script | what is measured | results |", "|---|---|---|", *rows]) + "\n"
 

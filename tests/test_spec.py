@@ -24,6 +24,7 @@ from isoflop.spec import (
     did_you_mean,
     field_paths,
     merge,
+    merge_trees,
     nest,
     parse_assignments,
     read_toml,
@@ -294,3 +295,10 @@ def test_the_json_schema_refuses(change: dict[str, Any]) -> None:
 
 
 SCHEMA = Architecture.model_json_schema()
+
+
+def test_two_changes_as_one_drop_the_fields_of_a_kind_that_is_replaced() -> None:
+    left = {"schedule": {"kind": "wsd", "cooldown": 0.1}, "norm": "rms"}
+    assert merge_trees(left, {"schedule": {"kind": "cosine"}}) == {"schedule": {"kind": "cosine"}, "norm": "rms"}
+    assert merge_trees(left, {"schedule": {"warmup": 3}})["schedule"] == {"kind": "wsd", "cooldown": 0.1, "warmup": 3}
+    assert merge_trees(left, {"norm": {"eps": 1e-5}})["norm"] == {"kind": "rms", "eps": 1e-5}

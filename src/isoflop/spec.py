@@ -242,9 +242,14 @@ def merge_trees(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, 
     both = {
         k: merge_trees(tables[k], right[k])
         for k in tables
-        if isinstance(tables[k], Mapping) and isinstance(right.get(k), Mapping)
+        if isinstance(tables[k], Mapping) and isinstance(right.get(k), Mapping) and not _other_kind(tables[k], right[k])
     }
     return {**left, **right, **both}
+
+
+def _other_kind(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    """Whether the right table names another kind than the left one, whose fields then mean nothing to it."""
+    return "kind" in left and "kind" in right and left["kind"] != right["kind"]
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:

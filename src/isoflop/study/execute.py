@@ -11,6 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,7 +113,7 @@ def execute(
     """
     folder = Path(folder)
     todo = [run for run in read_runs(folder) if run.status not in SETTLED and only in {None, run.arm}]
-    pool = _Pool(folder, [(run.arm, run.seed) for run in todo], on_event)
+    pool = _Pool(folder, _in_turns([(run.arm, run.seed) for run in todo]), on_event)
     try:
         for _ in range(min(workers or os.cpu_count() or 1, len(todo))):
             pool.start()
@@ -120,6 +121,16 @@ def execute(
     except BaseException:
         pool.stop()
         raise
+
+
+def _in_turns(runs: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """The runs seed by seed, each seed beginning with another arm: the first runs of a worker are slow, whichever they are."""
+    ordered = []
+    for turn, (_, group) in enumerate(groupby(runs, key=lambda run: run[1])):
+        arms = list(group)
+        first = turn % len(arms)
+        ordered += arms[first:] + arms[:first]
+    return ordered
 
 
 @dataclass

@@ -141,5 +141,5 @@ def _turn(arm: Architecture, knob: str, target: float, cost: Callable[[Architect
 
 def _cost(architecture: Architecture, budget: str, length: int) -> float:
     if budget == "params":
-        return float(count_parameters(architecture))
+        return count_parameters(architecture)
     return price(architecture, length).training_flops_per_token
