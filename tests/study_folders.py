@@ -96,6 +96,13 @@ data = { source = "SOURCE" }
 """
 
 
+TINY_BASE = """base = "modern"
+[change]
+width = 16
+depth = 1
+attention.heads = 2
+"""
+"""The head of a study file, after its name and seeds: a base that trains in seconds."""
 TINY = ("width=16", "depth=1", "attention.heads=2")
 TRAINING = (
     *("training.steps=4", "training.rate=1e-3", "training.batch=4", "training.length=16"),

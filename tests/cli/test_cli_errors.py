@@ -8,21 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from study_folders import TINY, TRAINING, Command
+from study_folders import TINY, TINY_BASE, TRAINING, Command
 
-STUDY = """
-base = "modern"
+STUDY = f"""
 seeds = 2
-[change]
-width = 16
-depth = 1
-attention.heads = 2
+{TINY_BASE}
 [training]
 steps = 4
 batch = 4
 length = 16
 rate = 1e-3
-data = { source = "text" }
+data = {{ source = "text" }}
 """
 
 CASES: list[tuple[int, str, tuple[str, ...]]] = [

@@ -15,7 +15,7 @@ import isoflop.recipes as isoflop_package
 from isoflop import __version__, build, load, price
 from isoflop.recipes import recipes
 from isoflop.spec import read_toml, slots
-from study_folders import TINY, TRAINING, Command, finish, needs_proc, start, wait_until, write_text
+from study_folders import TINY, TINY_BASE, TRAINING, Command, finish, needs_proc, start, wait_until, write_text
 from tiny_runs import assert_bit_equal, metrics, saved, strict_json
 
 VERBS = ("demo", "kinds", "plan", "train", "generate", "report", "study", "data")
@@ -208,20 +208,16 @@ def test_ctrl_c_before_anything_is_there_is_no_traceback(tmp_path: Path) -> None
 
 # ---------------------------------------------------------------------------------------------- study
 
-STUDY = """
+STUDY = f"""
 name = "small"
-base = "modern"
-[change]
-width = 16
-depth = 1
-attention.heads = 2
+{TINY_BASE}
 [training]
 steps = 4
 batch = 4
 length = 16
 rate = 1e-2
 log_every = 1
-data = { source = "text" }
+data = {{ source = "text" }}
 [arms.alibi]
 position = "alibi"
 """

@@ -10,7 +10,7 @@ from torch import Tensor
 import isoflop
 from isoflop.model import KERNELS, build
 from isoflop.model.kernel import Dense, Places, choose
-from isoflop.model.position import ALiBi
+from isoflop.model.position import ALiBi, RoPE
 from isoflop.model.slots import Scoring
 
 BATCH, HEADS, KV_HEADS, HEAD_WIDTH = 2, 4, 2, 8
@@ -221,3 +221,17 @@ def test_a_forced_kernel_that_cannot_run_is_refused_when_the_model_is_built() ->
 def test_an_unknown_kernel_is_refused_when_the_model_is_built() -> None:
     with pytest.raises(ValueError, match=r"'flash' is no kernel; there are sdpa, eager"):
         build(isoflop.load("modern", width=32, depth=1), kernel="flash")
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_queries_and_keys_at_other_positions_are_each_rotated_by_their_own(layout: str) -> None:
+    term = RoPE(layout=layout).term(heads=2, head_width=8)
+    scoring = Scoring(scale=8**-0.5, causal=False, window=None, softcap=None, dropout=0.0, terms=(term,))
+    q, k, v = (torch.randn(1, 2, 5, 8, generator=torch.Generator().manual_seed(n)) for n in range(3))
+    places = Places(torch.arange(5)[None] + 7, torch.arange(5)[None])
+    out = Dense(places)(q, k, v, scoring)
+    plain = replace(scoring, terms=())
+    turned_q = term.rotate(q, places.q_positions, lambda key, make: make())
+    turned_k = term.rotate(k, places.k_positions, lambda key, make: make())
+    assert torch.equal(out, Dense(Places(places.k_positions, places.k_positions))(turned_q, turned_k, v, plain))
+    assert not torch.allclose(turned_k, term.rotate(k, places.q_positions, lambda key, make: make()))

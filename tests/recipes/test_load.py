@@ -238,3 +238,14 @@ def test_a_fault_inside_a_plugin_is_its_own(write: Any, tmp_path: Path) -> None:
 def test_a_kind_without_its_plugin_is_unknown(write: Any) -> None:
     with pytest.raises(SpecError, match=r"^norm: 'own_one' is no kind of Norm"):
         load(write("f.toml", norm="own_one"))
+
+
+@pytest.mark.usefixtures("registry")
+def test_plugins_may_be_named_in_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "changed_kinds.py").write_text(
+        "from isoflop.model.norm import RMS\n\n\nclass Named(RMS, kind='test_named_in_a_change'):\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    architecture = load("modern", plugins=["changed_kinds"], norm="test_named_in_a_change")
+    assert architecture.norm.kind == "test_named_in_a_change"
+    assert architecture.plugins == ("changed_kinds",)

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -370,6 +371,24 @@ def test_studies_of_equal_arms_are_wrong_no_more_often_than_they_claim() -> None
     assert any_word / studies <= 0.05 + sampling
     # Uncorrected, about a fifth of such studies would report a finding: the correction is what makes the line above hold.
     assert any_raw / studies > 0.12
+
+
+def test_on_the_stored_noise_of_real_runs_equal_arms_are_told_apart_as_rarely_as_claimed() -> None:
+    """A/A studies of six seeds, each arm drawn from other seeds of one architecture: nothing differs but chance."""
+    stored = json.loads((Path(__file__).parent / "seed_noise.json").read_text())["values"]
+    values = np.array(list(stored.values()))
+    rng, studies, arms, seeds = np.random.default_rng(11), 2000, 5, 6
+    single = any_word = 0
+    for _ in range(studies):
+        base, *others = (
+            dict(enumerate(row)) for row in rng.permutation(values)[: seeds * (arms + 1)].reshape(-1, seeds)
+        )
+        differences = [compare(base, other, margin=1e-9) for other in others]
+        single += differences[0].p < 0.05
+        any_word += bool({"better", "worse"} & set(words(*differences)))
+    sampling = 3 * math.sqrt(0.05 * 0.95 / studies)
+    assert single / studies == pytest.approx(0.05, abs=sampling)
+    assert any_word / studies <= 0.05 + sampling
 
 
 def test_arms_that_lie_on_the_margin_are_called_equivalent_no_more_often_than_claimed() -> None:

@@ -15,6 +15,7 @@ from isoflop.study.execute import execute, prepare
 from isoflop.study.results import summarise
 from isoflop.study.sweep import UNIFORM, Curve, Sweep, Untuned, extended, tune
 from isoflop.study.tuning import tuned
+from study_folders import TINY_BASE
 
 GRID = (1e-3, 3e-3, 1e-2)
 
@@ -72,21 +73,17 @@ def test_a_grid_is_three_rising_rates(rates: list[float]) -> None:
         Sweep(rates=rates)
 
 
-STUDY = """
+STUDY = f"""
 name = "tuned"
-base = "modern"
 seeds = 2
-[change]
-width = 16
-depth = 1
-attention.heads = 2
+{TINY_BASE}
 [training]
 steps = 4
 batch = 2
 length = 16
 rate = 1e-3
 validation_windows = 4
-schedule = { kind = "wsd", warmup = 1 }
+schedule = {{ kind = "wsd", warmup = 1 }}
 [training.data]
 limit = 60000
 [match]

@@ -108,14 +108,14 @@ class Stream:
 class Tokenizer(Slot, default="bytes"):
     """How text becomes token ids."""
 
+    @abstractmethod
     def train(self, documents: Sequence[bytes]) -> Codec:
         """The codec, fitted to the training documents where the kind learns from them."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def restore(cls, state: Mapping[str, Any]) -> Codec:
         """The codec that gave this `state()`; a KeyError, TypeError or ValueError says that it is not one."""
-        raise NotImplementedError
 
 
 # ---------------------------------------------------------------------------------------------------- bytes

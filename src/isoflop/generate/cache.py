@@ -6,14 +6,12 @@ evaluated twice has two. Keys are stored as they enter the kernel, after rotatio
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from isoflop.model.kernel import Places, choose
+from isoflop.model.kernel import ForwardPass, Places, choose
 from isoflop.model.slots import Scoring
 
 
@@ -53,19 +51,13 @@ class ContiguousCache:
 
 
 @dataclass
-class Cached:
+class Cached(ForwardPass):
     """Attention of new tokens to all that the cache holds: the `Attend` of generation, one for each forward pass."""
 
     cache: ContiguousCache
     places: Places
     kernel: str | None = None
     site: int = 0
-    memo: dict[Any, Any] = field(default_factory=dict)
-
-    def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        if key not in self.memo:
-            self.memo[key] = make()
-        return self.memo[key]
 
     def __call__(self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTE: Tensor, scoring: Scoring) -> Tensor:
         for term in scoring.acting("rotate"):

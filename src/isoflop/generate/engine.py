@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Sequence
 
 import torch
@@ -12,6 +11,7 @@ from isoflop.generate.cache import Cached, ContiguousCache
 from isoflop.generate.sample import Sampling
 from isoflop.model.linear import linear
 from isoflop.model.transformer import Transformer
+from isoflop.seeds import seed_for
 
 PADDING = -1
 """The document id of padding: no real token sees it."""
@@ -46,7 +46,7 @@ def generate(
     sampling = Sampling(temperature, top_k, top_p)
     rows = [[int(token) for token in row] for row in prompts]
     _check(model, rows, new_tokens)
-    generators = [_generator(seed, row) for row in range(len(rows))]
+    generators = [torch.Generator().manual_seed(seed_for("generate", seed, row)) for row in range(len(rows))]
     produced: list[list[int]] = [[] for _ in rows]
     running = set(range(len(rows))) if new_tokens else set()
     was_training = model.training
@@ -115,8 +115,3 @@ def _check(model: Transformer, rows: list[list[int]], new_tokens: int) -> None:
     if bad is not None:
         raise ValueError(f"token id {bad} is outside the vocabulary of {vocab}")
     model.architecture.check_length(max(map(len, rows)) + new_tokens, "prompt and new tokens together,")
-
-
-def _generator(seed: int, row: int) -> torch.Generator:
-    digest = hashlib.sha256(f"generate/{seed}/{row}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)

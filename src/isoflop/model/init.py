@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
 from typing import Annotated
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from isoflop.model.architecture import Architecture
 from isoflop.model.linear import Part, parts
 from isoflop.model.slots import Init, Rule
+from isoflop.seeds import seed_for
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -146,5 +146,4 @@ def initialise(model: nn.Module, architecture: Architecture, seed: int) -> None:
 
 def generator_for(seed: int, name: str) -> torch.Generator:
     """A generator that depends on the seed and the name alone."""
-    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    return torch.Generator().manual_seed(seed_for(seed, name))

@@ -150,7 +150,19 @@ def choose(scoring: Scoring, forced: str | None = None) -> Kernel:
 
 
 @dataclass
-class Dense:
+class ForwardPass:
+    """What one forward pass has computed already: the `Once` of an `Attend`."""
+
+    memo: dict[Any, Any] = field(default_factory=dict, kw_only=True)
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self.memo:
+            self.memo[key] = make()
+        return self.memo[key]
+
+
+@dataclass
+class Dense(ForwardPass):
     """Attention of a batch to itself, without a cache: the `Attend` of training and evaluation.
 
     Args:
@@ -162,16 +174,15 @@ class Dense:
     places: Places
     kernel: str | None = None
     training: bool = False
-    memo: dict[Any, Any] = field(default_factory=dict)
 
-    def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        if key not in self.memo:
-            self.memo[key] = make()
-        return self.memo[key]
+    def once_for_keys(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What is remembered of rotations holds for one set of positions."""
+        same = self.places.q_positions is self.places.k_positions
+        return self.once(key if same else ("keys", key), make)
 
     def __call__(self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTE: Tensor, scoring: Scoring) -> Tensor:
         for term in scoring.acting("rotate"):
             q_BHTE = term.rotate(q_BHTE, self.places.q_positions, self.once)
-            k_BGTE = term.rotate(k_BGTE, self.places.k_positions, self.once)
+            k_BGTE = term.rotate(k_BGTE, self.places.k_positions, self.once_for_keys)
         dropout = scoring.dropout if self.training else 0.0
         return choose(scoring, self.kernel).run(q_BHTE, k_BGTE, v_BGTE, scoring, self.places, self.once, dropout)

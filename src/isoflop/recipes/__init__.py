@@ -41,6 +41,7 @@ def load_file(name_or_path: str | Path, change: dict[str, Any] | None = None) ->
     table = _table(name_or_path, ())
     training = table.pop("training", {})
     if change:
+        register_modules([str(name) for name in change.get("plugins") or []], beside=Path())
         # Changes are laid over the whole declaration, so that `norm.eps=1e-5` changes the norm that is there.
         return Declared(Architecture.parse(table).override(change), training)
     return Declared(Architecture.parse(table), training)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from isoflop.data import Corpus, Loader, load
 from isoflop.files import write_json
 from isoflop.model import Architecture, build, parameter_roles
 from isoflop.plan import Cost, price
+from isoflop.seeds import seed_for
 from isoflop.train import checkpoint
 from isoflop.train.clock import Clock
 from isoflop.train.evaluate import Evaluation, evaluate
@@ -99,7 +99,7 @@ def train(
 
 def data_order(data_seed: int, seed: int) -> int:
     """The loader's seed for a run: another order for each pair of seeds."""
-    return int.from_bytes(hashlib.sha256(f"order/{data_seed}/{seed}".encode()).digest()[:6], "big")
+    return seed_for("order", data_seed, seed)
 
 
 class Run:

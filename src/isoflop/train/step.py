@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from isoflop.data import Batch
 from isoflop.model import Role, Transformer
+from isoflop.seeds import seed_for
 from isoflop.train.loss import IGNORED, linear_cross_entropy
 from isoflop.train.optim import set_rate
 from isoflop.train.precision import Masters
@@ -123,8 +123,7 @@ def seeded(seed: int, step: int, device: torch.device) -> Iterator[None]:
 
     A step's randomness needs no state that way: a run cut anywhere goes on with the dropout masks it would have had.
     """
-    digest = hashlib.sha256(f"step/{seed}/{step}".encode()).digest()
-    number = int.from_bytes(digest[:8], "big") >> 1
+    number = seed_for("step", seed, step)
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.default_generator.manual_seed(number)
