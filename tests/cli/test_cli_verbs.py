@@ -116,6 +116,13 @@ def test_data_list(isoflop: Command) -> None:
     rows = strict_json(isoflop("data", "list", "--json").out)
     assert {"name", "bytes", "licence", "present"} <= set(rows[0])
     shown = isoflop("data", "list").out
+    assert "task:copy" in shown
+    assert {row["name"]: row["pairs"] for row in rows} == {
+        "stdlib": None,
+        "pydoc": None,
+        "torch": None,
+        "translation:en-de": 1,
+    }
     for row in rows:
         assert row["name"] in shown
         assert row["licence"] in shown

@@ -21,6 +21,10 @@ def same(left: Batch, right: Batch) -> bool:
     return all(a is b is None or torch.equal(a, b) for a, b in pairs)
 
 
+def tensors(batch: Batch) -> list[torch.Tensor]:
+    return [tensor for tensor in vars(batch).values() if tensor is not None]
+
+
 def write(folder: Path, *texts: str) -> Data:
     folder.mkdir(exist_ok=True)
     for index, text in enumerate(texts):
@@ -162,12 +166,12 @@ def test_targets_are_the_next_tokens_and_each_token_is_one_once(corpus: Corpus) 
 
 def test_shapes_and_types(corpus: Corpus) -> None:
     batch = Loader(corpus, batch=3, length=17, packing="documents").batch(2)
-    for tensor in vars(batch).values():
+    for tensor in tensors(batch):
         assert tensor.shape == (3, 17)
         assert tensor.dtype == torch.int64
         assert tensor.is_contiguous()
     moved = batch.to("meta")
-    assert all(tensor.device.type == "meta" for tensor in vars(moved).values())
+    assert all(tensor.device.type == "meta" for tensor in tensors(moved))
     assert Loader(corpus, batch=3, length=17).batch(2).to("meta").positions_BT is None
 
 
@@ -234,7 +238,7 @@ def test_documents_by_a_loop(tmp_path: Path, length: int) -> None:
                 after = flat[at + 1] if at + 1 < len(flat) else None
                 before = flat[at - 1][1] if 0 < at <= len(flat) else None
                 position = 0 if place == 0 or (at <= len(flat) and document != before) else position + 1
-                got = [int(tensor[row, place]) for tensor in vars(batch).values()]
+                got = [int(tensor[row, place]) for tensor in tensors(batch)]
                 target = after[0] if after is not None and after[1] == document else -100
                 assert got == [token, target, position, document]
 

@@ -60,6 +60,10 @@ class SourceRow(NamedTuple):
     files: int
     licence: str
     present: bool
+    pairs: int | None = None
+    """Pairs of a source and a target; None for a source of plain text."""
+    skipped: int = 0
+    """Files among `files` that gave nothing: damaged, or in an unknown character set."""
 
 
 @dataclass(frozen=True)

@@ -12,20 +12,19 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from isoflop.data.corpora import Document, divide, read_documents
+from isoflop.data.objective import NO_TARGET, Objective
+from isoflop.data.pairs import Pairs, parse_source
 from isoflop.data.tokens import Bytes, Codec, Tokenizer, id_array
-from isoflop.spec import Spec, SpecError, did_you_mean
+from isoflop.spec import Spec, SpecError, did_you_mean, plain
 
 if TYPE_CHECKING:
     import torch
-
-NO_TARGET = -100
-"""Target of a position that has none; `ignore_index` of torch's cross-entropy."""
 
 Packing = Literal["stream", "documents"]
 
@@ -33,8 +32,9 @@ Packing = Literal["stream", "documents"]
 class Data(Spec):
     """What to train on."""
 
-    source: str = "stdlib"
-    """A built-in source (`isoflop data list`), or a path to a folder, a text file, a .jsonl or a .parquet file."""
+    source: Annotated[str | Pairs, BeforeValidator(parse_source)] = "stdlib"
+    """A built-in source (`isoflop data list`), or a path to a folder, a text file, a .jsonl or a .parquet file; for pairs
+    a kind of `Pairs`, by name or as a table: `task:copy` is `copy`, and `translation:en-de` names two languages."""
     tokenizer: Tokenizer = Bytes()
     """How text becomes token ids; `bpe` is trained on the training split."""
     packing: Packing = "stream"
@@ -42,26 +42,29 @@ class Data(Spec):
     limit: int | None = Field(None, gt=0)
     """Bytes of the source to use at most, nine tenths of them for training."""
     seed: int = 0
-    """Decides the order of the windows, and nothing else."""
+    """Decides the order of the windows, and which tokens of them are hidden in training; nothing else."""
+    objective: Objective | None = None
+    """What the model has to predict; absent = what its form needs: `masked` for an encoder, else `next`."""
+
+    @model_validator(mode="after")
+    def _all_have_an_effect(self) -> Self:
+        if isinstance(self.source, str):
+            return self
+        for name in self.source.inapplicable:
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                message = f"has no effect on pairs of {self.source.name!r}, came {plain(value)!r}; leave it out"
+                raise SpecError.at(name, message)
+        return self
 
 
 @dataclass(frozen=True, eq=False)
-class Corpus:
-    """Two token streams, each document followed by the end id, and where their documents begin. All arrays are read-only."""
+class Tokenized:
+    """What every corpus has: where it comes from, how its text became ids, and a SHA-256 of all of it."""
 
     source: str
     tokenizer: Codec
-    train: np.ndarray
-    """Token ids, one dimension, in the smallest of uint8, uint16 and uint32 that the vocabulary fits in."""
-    validation: np.ndarray
-    train_starts: np.ndarray
-    """int64: offset of each document's first token; strictly increasing, the first is 0."""
-    validation_starts: np.ndarray
-    train_names: tuple[str, ...]
-    """File, topic or row of each document."""
-    validation_names: tuple[str, ...]
     digest: str
-    """SHA-256 of both streams, their boundaries and the vocabulary."""
 
     @property
     def vocab(self) -> int:
@@ -81,12 +84,27 @@ class Corpus:
             )
 
 
-def load(data: Data) -> Corpus:
-    """Read, divide and tokenize the source of a declaration.
+@dataclass(frozen=True, eq=False)
+class Corpus(Tokenized):
+    """Two token streams, each document followed by the end id, and where their documents begin. All arrays are read-only."""
+
+    train: np.ndarray
+    """Token ids, one dimension, in the smallest of uint8, uint16 and uint32 that the vocabulary fits in."""
+    validation: np.ndarray
+    train_starts: np.ndarray
+    """int64: offset of each document's first token; strictly increasing, the first is 0."""
+    validation_starts: np.ndarray
+    train_names: tuple[str, ...]
+    """File, topic or row of each document."""
+    validation_names: tuple[str, ...]
+
+
+def load_text(data: Data, source: str) -> Corpus:
+    """Read, divide and tokenize a source of plain text, as a declaration says.
 
     Raises `SpecError` with the path `source` when the source cannot be used; see `corpora.read_documents` and `corpora.divide`.
     """
-    parts = divide(read_documents(data.source), data.limit)
+    parts = divide(read_documents(source), data.limit)
     tokenizer = data.tokenizer.train([document.data for document in parts[0]])
     (train, train_starts), (validation, validation_starts) = (_stream(tokenizer, part) for part in parts)
     train_names, validation_names = (tuple(document.name for document in part) for part in parts)
@@ -94,7 +112,7 @@ def load(data: Data) -> Corpus:
     for array in arrays:
         array.setflags(write=False)
     return Corpus(
-        source=data.source,
+        source=source,
         tokenizer=tokenizer,
         train=train,
         validation=validation,
@@ -102,7 +120,7 @@ def load(data: Data) -> Corpus:
         validation_starts=validation_starts,
         train_names=train_names,
         validation_names=validation_names,
-        digest=_digest([tokenizer.vocab, tokenizer.end_id], *arrays),
+        digest=digest_of([tokenizer.vocab, tokenizer.end_id], *arrays),
     )
 
 
@@ -117,7 +135,7 @@ def _stream(tokenizer: Codec, documents: list[Document]) -> tuple[np.ndarray, np
     return stream, np.cumsum([0, *sizes[:-1]], dtype=np.int64)
 
 
-def _digest(header: Any, *arrays: np.ndarray) -> str:
+def digest_of(header: Any, *arrays: np.ndarray) -> str:
     """SHA-256 of plain data and arrays; lengths and dtypes are in it, so no two contents read as the same bytes."""
     described = [header, [[array.dtype.str.lstrip("<>=|"), len(array)] for array in arrays]]
     digest = hashlib.sha256(json.dumps(described).encode())
@@ -131,17 +149,46 @@ class Batch:
     """B windows of T tokens, all int64; `targets_BT` is the next token, or -100 where there is none.
 
     `positions_BT` and `documents_BT` are None in "stream" packing, where a window is read as one text from position 0 on.
+    `source_BS` is what the encoder of an encoder-decoder reads, filled up with the end id; `source_documents_BS` is 0
+    where it holds a token and -1 where it is filled up, which nobody may attend to. Both are None for other forms.
     """
 
     tokens_BT: torch.Tensor
     targets_BT: torch.Tensor
     positions_BT: torch.Tensor | None = None
     documents_BT: torch.Tensor | None = None
+    source_BS: torch.Tensor | None = None
+    source_documents_BS: torch.Tensor | None = None
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device."""
         held = {name: tensor.to(device) for name, tensor in vars(self).items() if tensor is not None}
         return replace(self, **held)
+
+
+class EpochOrder:
+    """Which samples the batch of a step holds, when an epoch visits all of them in an order keyed by (seed, epoch)."""
+
+    def __init__(self, samples: int, seed: int) -> None:
+        self._samples, self._seed = samples, seed
+        self._last: tuple[int, np.ndarray] | None = None
+
+    def ids(self, step: int, batch: int) -> np.ndarray:
+        """int64[B]: the samples of a step; a batch may reach over the edge of two epochs."""
+        if step < 0:
+            raise ValueError(f"step must be at least 0, came {step}")
+        index_B = np.arange(step * batch, (step + 1) * batch)
+        epoch_B, place_B = np.divmod(index_B, self._samples)
+        parts = [self._epoch(int(epoch))[place_B[epoch_B == epoch]] for epoch in np.unique(epoch_B)]
+        return np.concatenate(parts)
+
+    def _epoch(self, epoch: int) -> np.ndarray:
+        # Remembered because sorting takes longer than everything else in a batch; one attribute, so threads are safe.
+        remembered = self._last
+        if remembered is None or remembered[0] != epoch:
+            remembered = (epoch, window_order(self._samples, self._seed, epoch))
+            self._last = remembered
+        return remembered[1]
 
 
 class Loader:
@@ -156,9 +203,7 @@ class Loader:
         self, corpus: Corpus, *, batch: int = 16, length: int = 64, packing: Packing = "stream", seed: int = 0
     ) -> None:
         """Raises `SpecError` for sizes below 1, an unknown packing, or a corpus too small for one window."""
-        for name, size in (("batch", batch), ("length", length)):
-            if size < 1:
-                raise SpecError.at(name, f"must be at least 1, came {size}")
+        check_sizes(batch=batch, length=length)
         if packing not in _PACKINGS:
             raise SpecError.at(
                 "packing", f"must be one of {', '.join(_PACKINGS)}, came {packing!r}.{did_you_mean(packing, _PACKINGS)}"
@@ -168,7 +213,7 @@ class Loader:
         self.corpus, self.batch_size, self.length, self.packing, self.seed = corpus, batch, length, packing, seed
         self.windows = window_count(corpus.train, length)
         """Windows of one epoch of training."""
-        self._last_order: tuple[int, np.ndarray] | None = None
+        self._order = EpochOrder(self.windows, seed)
 
     def batch(self, step: int) -> Batch:
         """The batch of step 0, 1, 2, ...; no earlier batch needs to be asked for."""
@@ -176,36 +221,18 @@ class Loader:
 
     def sample_ids(self, step: int) -> np.ndarray:
         """int64[B]: which windows the batch of a step holds."""
-        if step < 0:
-            raise ValueError(f"step must be at least 0, came {step}")
-        index_B = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
-        epoch_B, place_B = np.divmod(index_B, self.windows)
-        parts = [self._order(int(epoch))[place_B[epoch_B == epoch]] for epoch in np.unique(epoch_B)]
-        return np.concatenate(parts)
+        return self._order.ids(step, self.batch_size)
 
     def validation(self, batch: int | None = None) -> Iterator[Batch]:
         """The whole validation stream in order, every target exactly once; the last batch may have fewer rows."""
-        size = self.batch_size if batch is None else batch
-        if size < 1:
-            raise SpecError.at("batch", f"must be at least 1, came {size}")
         count = window_count(self.corpus.validation, self.length)
-        for first in range(0, count, size):
-            yield self._batch(
-                self.corpus.validation, self.corpus.validation_starts, np.arange(first, min(first + size, count))
-            )
+        for rows in chunks(count, self.batch_size if batch is None else batch):
+            yield self._batch(self.corpus.validation, self.corpus.validation_starts, rows)
 
     def stream_digest(self, steps: int) -> str:
         """64 hex digits that name which tokens a run of `steps` sees in which order and packing, without reading them."""
         facts = [ORDER, self.corpus.digest, self.seed, self.batch_size, self.length, self.packing, steps]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-
-    def _order(self, epoch: int) -> np.ndarray:
-        # Remembered because sorting takes longer than everything else in a batch; one attribute, so threads are safe.
-        remembered = self._last_order
-        if remembered is None or remembered[0] != epoch:
-            remembered = (epoch, window_order(self.windows, self.seed, epoch))
-            self._last_order = remembered
-        return remembered[1]
 
     def _batch(self, tokens: np.ndarray, starts: np.ndarray, windows_B: np.ndarray) -> Batch:
         import torch  # here, not above: declaring data and listing sources needs no torch, which takes seconds to import
@@ -256,6 +283,20 @@ def window_order(windows: int, seed: int, epoch: int) -> np.ndarray:
 def window_count(tokens: np.ndarray, length: int) -> int:
     """How many windows give each token but the first of a stream one turn as a target."""
     return -(-(len(tokens) - 1) // length)
+
+
+def chunks(count: int, size: int) -> Iterator[np.ndarray]:
+    """0 to `count` - 1 in order, `size` at a time; the last part may be shorter."""
+    check_sizes(batch=size)
+    for first in range(0, count, size):
+        yield np.arange(first, min(first + size, count))
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raise `SpecError` for a size below 1."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise SpecError.at(name, f"must be at least 1, came {size}")
 
 
 def _check_size(corpus: Corpus, split: str, tokens: np.ndarray, needed: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,11 @@ class Codec(ABC):
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._pieces = (b"", *pieces[1:])
+
+    @property
+    def pieces(self) -> tuple[bytes, ...]:
+        """The bytes that each id stands for."""
+        return self._pieces
 
     @property
     def vocab(self) -> int:
@@ -249,16 +254,26 @@ def load_tokenizer(path: str | Path) -> Codec:
     state = read_json(path)
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise ValueError(f"{path} must be a tokenizer of isoflop, format {FORMAT}")
-    kind = Tokenizer.kinds.get(str(state.get("kind")))
-    if kind is None:
-        hint = did_you_mean(str(state.get("kind")), Tokenizer.kinds)
+    kind = str(state.get("kind"))
+    if kind not in {*Tokenizer.kinds, *RESTORE}:
+        hint = did_you_mean(kind, Tokenizer.kinds)
         raise ValueError(
             f"{path}: {state.get('kind')!r} is no kind of Tokenizer; there are {', '.join(Tokenizer.kinds)}.{hint}"
         )
     try:
-        return kind.restore(state)
+        return restore_codec(state)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is a damaged {kind.kind} tokenizer: {error}") from None
+        raise ValueError(f"{path} is a damaged {kind} tokenizer: {error}") from None
+
+
+RESTORE: dict[str, Callable[[Mapping[str, Any]], Codec]] = {}
+"""How a codec that no `Tokenizer` declares comes back from its state, by kind."""
+
+
+def restore_codec(state: Mapping[str, Any]) -> Codec:
+    """The codec that gave this `state()`; a KeyError, TypeError or ValueError says that it is not one."""
+    kind = state["kind"]
+    return RESTORE[kind](state) if kind in RESTORE else Tokenizer.kinds[kind].restore(state)
 
 
 def id_dtype(vocab: int) -> np.dtype[Any]:

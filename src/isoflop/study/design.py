@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from isoflop.data import Loader, load
+from isoflop.data import load, make_loader
 from isoflop.model import Architecture
 from isoflop.recipes import Declared, load_file
 from isoflop.spec import Spec, SpecError, did_you_mean, field_paths, merge, merge_trees, read_toml
@@ -207,14 +207,16 @@ class Design:
             SpecError: the source cannot be used, is too short, or has token ids that an arm has no row for.
         """
         training = self.study.training
+        sizes = {"batch": training.batch, "length": training.length, "seed": 0}
         try:
             corpus = load(training.data)
-            Loader(corpus, batch=training.batch, length=training.length, packing=training.data.packing)
+            make_loader(training.data, corpus, form=self.arms[0].architecture.form, **sizes)
         except SpecError as error:
             raise error.under("training", "data") from None
         for arm in self.arms:
             try:
-                corpus.check_vocab(arm.architecture.vocab)
+                loader = make_loader(training.data, corpus, form=arm.architecture.form, **sizes)
+                loader.corpus.check_vocab(arm.architecture.vocab)
             except SpecError as error:
                 raise error.under("arms", arm.name) from None
 

@@ -20,7 +20,7 @@ from isoflop.study.results import SETTLED, read_record, read_study_file, run_fol
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from isoflop.data import Corpus
+    from isoflop.data import AnyCorpus
     from isoflop.plan import Cost
 
 THREADS = 1
@@ -67,7 +67,7 @@ class _Worker:
         torch.set_num_threads(THREADS)
         self.number, self.folder, self.parent = number, folder, parent
         self.arms = {arm["name"]: arm for arm in read_study_file(folder)["arms"]}
-        self.corpora: dict[str, Corpus] = {}
+        self.corpora: dict[str, AnyCorpus] = {}
         self.costs: dict[tuple[str, int], Cost] = {}
 
     def work(self) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from isoflop.data import Batch, Loader
+from isoflop.data import Batch, Batches
 from isoflop.model import Transformer
 from isoflop.train.loss import IGNORED
 from isoflop.train.step import batch_loss, take
@@ -26,7 +26,7 @@ class Evaluation(NamedTuple):
 
 
 @torch.no_grad()
-def evaluate(model: Transformer, loader: Loader, batch: int, windows: int | None = None) -> Evaluation:
+def evaluate(model: Transformer, loader: Batches, batch: int, windows: int | None = None) -> Evaluation:
     """Loss over the validation split, or over its first `windows` windows.
 
     Sums and counts are added up before anything is divided, so a short last batch weighs what it holds. Runs in eval

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from isoflop.data import Corpus, Loader
+from isoflop.data import Batches
 from isoflop.files import read_json
 from isoflop.model import Architecture
 from isoflop.plan import Cost
@@ -29,9 +29,10 @@ class RunMismatch(ValueError):  # noqa: N818
     """A folder that holds something else than the run which is to be trained into it."""
 
 
-def new_record(architecture: Architecture, training: Training, seed: int, loader: Loader, cost: Cost) -> dict[str, Any]:
+def new_record(
+    architecture: Architecture, training: Training, seed: int, loader: Batches, cost: Cost
+) -> dict[str, Any]:
     """The record of a run that has not begun."""
-    corpus: Corpus = loader.corpus
     return {
         "format": FORMAT,
         "status": "running",
@@ -42,7 +43,7 @@ def new_record(architecture: Architecture, training: Training, seed: int, loader
         "training_digest": training.digest,
         "seed": seed,
         "stream_digest": loader.stream_digest(training.steps),
-        "corpus_digest": corpus.digest,
+        "corpus_digest": loader.corpus.digest,
         "environment": environment(),
         "cost": cost.dump(),
         "progress": {"step": 0, "steps": training.steps, "tokens": 0, "flops": 0, "seconds": 0.0},

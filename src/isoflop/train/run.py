@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from isoflop.data import Corpus, Loader, load
+from isoflop.data import AnyCorpus, Batches, load, make_loader
 from isoflop.files import write_json
 from isoflop.model import Architecture, build, parameter_roles
 from isoflop.plan import Cost, price
@@ -44,7 +44,7 @@ def train(
     *,
     seed: int = 0,
     resume: bool = True,
-    corpus: Corpus | None = None,
+    corpus: AnyCorpus | None = None,
     cost: Cost | None = None,
     on_progress: OnProgress | None = None,
     device: str | torch.device | None = None,
@@ -73,11 +73,11 @@ def train(
     """
     folder = Path(folder)
     corpus = load(training.data) if corpus is None else corpus
-    corpus.check_vocab(architecture.vocab)
     architecture.check_length(training.length, "training.length")
     data = training.data
     order = data_order(data.seed, seed)
-    loader = Loader(corpus, batch=training.batch, length=training.length, packing=data.packing, seed=order)
+    loader = make_loader(data, corpus, form=architecture.form, batch=training.batch, length=training.length, seed=order)
+    loader.corpus.check_vocab(architecture.vocab)
     cost = price(architecture, training.length) if cost is None else cost
     record = new_record(architecture, training, seed, loader, cost)
     old = read_record(folder)
@@ -111,7 +111,7 @@ class Run:
         training: Training,
         folder: Path,
         record: dict[str, Any],
-        loader: Loader,
+        loader: Batches,
         cost: Cost,
         told: OnProgress,
         device: torch.device,

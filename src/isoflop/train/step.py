@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 def batch_loss(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
     """Summed negative log-likelihood (nats) of a batch's targets, and their number."""
-    features_BTD = model.features(batch.tokens_BT, batch.positions_BT, batch.documents_BT)
+    features_BTD = model.features(batch.tokens_BT, batch.positions_BT, batch.documents_BT, consecutive=True)
     return linear_cross_entropy(features_BTD, model.head_weight, batch.targets_BT)
 
 
