@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from isoflop.model.activation import GELU, Identity, ReLU, Sigmoid, SiLU
@@ -151,13 +151,35 @@ def gated_feed_forward(spec: GLU, x: Vector, weights: Weights) -> Vector:
 # ------------------------------------------------------------------------------------------------------ positions
 
 
+@dataclass(frozen=True)
+class Pair:
+    """A query and a key (turned) of one head, where they stand, and the weights of a position kind."""
+
+    head: int
+    heads: int
+    i: int
+    j: int
+    q: Vector
+    k: Vector
+    causal: bool
+    own: Weights
+    shared: Weights
+
+
 @dataclass
 class Placing:
-    """What a position kind does: adds to the embedding, turns q and k, adds to the scores."""
+    """What a position kind does: adds to the embedding, turns q and k, adds to q k, to the scores, to the value of a pair.
+
+    Its weights are those of its own block and, where blocks share them, of the first block that has the same kind.
+    """
 
     embed: Callable[[int, Weights], Vector] | None = None
     rotate: Callable[[Vector, int], Vector] = lambda x, position: x
-    add: Callable[[int, int, int, int], float] = lambda head, heads, i, j: 0.0
+    relate: Callable[[Pair], float] = lambda pair: 0.0
+    add: Callable[[Pair], float] = lambda pair: 0.0
+    value: Callable[[Pair], Vector] | None = None
+    own: Weights = field(default_factory=lambda: Weights({}))
+    shared: Weights = field(default_factory=lambda: Weights({}))
 
 
 @formula(Nothing)
@@ -189,11 +211,12 @@ def learned(spec: Learned, width: int) -> Placing:
 def rope(spec: RoPE, width: int) -> Placing:
     def rotate(x: Vector, position: int) -> Vector:
         size, y = round(spec.fraction * len(x)), list(x)
-        for pair in range(size // 2):
-            angle = position * spec.base ** (-2 * pair / size)
+        speeds, factor = of(spec.scaling)(size, spec.base)
+        for pair, speed in enumerate(speeds):
+            angle = position * speed
             i, j = (pair, pair + size // 2) if spec.layout == "half" else (2 * pair, 2 * pair + 1)
-            y[i] = x[i] * math.cos(angle) - x[j] * math.sin(angle)
-            y[j] = x[j] * math.cos(angle) + x[i] * math.sin(angle)
+            y[i] = factor * (x[i] * math.cos(angle) - x[j] * math.sin(angle))
+            y[j] = factor * (x[j] * math.cos(angle) + x[i] * math.sin(angle))
         return y
 
     return Placing(rotate=rotate)
@@ -201,7 +224,7 @@ def rope(spec: RoPE, width: int) -> Placing:
 
 @formula(ALiBi)
 def alibi(spec: ALiBi, width: int) -> Placing:
-    return Placing(add=lambda head, heads, i, j: -alibi_slope(spec, head, heads) * abs(i - j))
+    return Placing(add=lambda pair: -alibi_slope(spec, pair.head, pair.heads) * abs(pair.i - pair.j))
 
 
 def alibi_slope(spec: ALiBi, head: int, heads: int) -> float:
@@ -221,7 +244,9 @@ def alibi_slope(spec: ALiBi, head: int, heads: int) -> float:
 
 
 @formula(MultiHead)
-def multi_head(spec: MultiHead, xs: list[Vector], weights: Weights, placings: list[Placing]) -> list[Vector]:
+def multi_head(
+    spec: MultiHead, xs: list[Vector], weights: Weights, placings: list[Placing], causal: bool
+) -> list[Vector]:
     heads, groups = spec.heads, spec.kv_heads or spec.heads
     size = spec.head_width or len(xs[0]) // heads
     scale = spec.scale or 1 / math.sqrt(size)
@@ -230,23 +255,42 @@ def multi_head(spec: MultiHead, xs: list[Vector], weights: Weights, placings: li
         norm = of(spec.qk_norm)
         q = [[norm(head, weights.under("q_norm")) for head in token] for token in q]
         k = [[norm(head, weights.under("k_norm")) for head in token] for token in k]
+    content = q
     for placing in placings:
         q = [[placing.rotate(head, position) for head in token] for position, token in enumerate(q)]
         k = [[placing.rotate(head, position) for head in token] for position, token in enumerate(k)]
     outputs = []
     for i in range(len(xs)):
-        first = 0 if spec.window is None else max(0, i - spec.window + 1)
+        reach = spec.window or len(xs)
+        first, last = max(0, i - reach + 1), i if causal else min(len(xs) - 1, i + reach - 1)
         joined: Vector = []
         for head in range(heads):
             group = head // (heads // groups)
-            scores = []
-            for j in range(first, i + 1):
-                score = scale * dot(q[i][head], k[j][group])
+            scores, pairs = [], []
+            for j in range(first, last + 1):
+                pair = [Pair(head, heads, i, j, q[i][head], k[j][group], causal, p.own, p.shared) for p in placings]
+                pairs.append(pair)
+                related = sum(p.relate(one) for p, one in zip(placings, pair, strict=True))
+                score = scale * (dot(q[i][head], k[j][group]) + related)
                 if spec.softcap is not None:
                     score = spec.softcap * math.tanh(score / spec.softcap)
-                scores.append(score + sum(placing.add(head, heads, i, j) for placing in placings))
-            shares = softmax(scores)
-            joined += [sum(p * v[first + n][group][e] for n, p in enumerate(shares)) for e in range(size)]
+                scores.append(score)
+            row = prior_formulas.Row(content[i][head], i, list(range(first, last + 1)), len(xs))
+            says = [
+                prior_formulas.said(prior, head, heads, row, weights.under(f"priors.{n}"))
+                for n, prior in enumerate(spec.priors)
+            ]
+            scores = prior_formulas.scores_after(scores, says)
+            scores = [
+                s + sum(p.add(one) for p, one in zip(placings, pair, strict=True))
+                for s, pair in zip(scores, pairs, strict=True)
+            ]
+            shares = prior_formulas.weights_after(prior_formulas.beside_sinks(scores, says), says)
+            values = [v[first + n][group] for n in range(len(pairs))]
+            for number, placing in enumerate(placings):
+                if placing.value is not None:
+                    values = add(values, [placing.value(pair[number]) for pair in pairs])
+            joined += [sum(p * values[n][e] for n, p in enumerate(shares)) for e in range(size)]
         outputs.append(affine(joined, weights.get("o.weight"), weights.under("o").get("bias")))
     return outputs
 
@@ -320,14 +364,18 @@ def xavier_uniform(spec: XavierUniform, role: str, shape: tuple[int, int], width
 
 
 def logits(architecture: Any, weights: Weights, tokens: list[int]) -> list[Vector]:
-    """The whole decoder: embed, blocks, final norm where the last join asks for one, head."""
+    """The whole decoder or encoder: embed, blocks, final norm where the last join asks for one, head."""
     width, table = architecture.width, weights.get("embed.weight")
     factor = math.sqrt(width) if architecture.scale_embedding else 1.0
     zs = [[factor * value for value in table[token]] for token in tokens]
     embedders = [p.embed for kind in architecture.position if (p := of(kind)(width)).embed is not None]
     for number, embed in enumerate(embedders):
         zs = add(zs, [embed(i, weights.under(f"positions.{number}")) for i in range(len(zs))])
-    blocks = [_block(b, weights.under(f"blocks.{n}"), width) for n, b in enumerate(architecture.declarations)]
+    placings = position_formulas.in_blocks(architecture, weights)
+    blocks = [
+        _block(b, weights.under(f"blocks.{n}"), placings[n], architecture.form != "encoder")
+        for n, b in enumerate(architecture.declarations)
+    ]
     zs = of(architecture.stack)(zs, blocks)
     if isinstance(architecture.declarations[-1].join, Pre):
         zs = [of(architecture.norm)(z, weights.under("final_norm")) for z in zs]
@@ -335,14 +383,13 @@ def logits(architecture: Any, weights: Weights, tokens: list[int]) -> list[Vecto
     return [affine(z, head, None) for z in zs]
 
 
-def _block(declaration: Any, weights: Weights, width: int) -> Sublayer:
-    placings = [of(kind)(width) for kind in declaration.position]
+def _block(declaration: Any, weights: Weights, placings: list[Placing], causal: bool) -> Sublayer:
     attention, ffn = of(declaration.attention), of(declaration.ffn)
     join, norm = of(declaration.join), of(declaration.norm)
 
     def run(zs: list[Vector]) -> list[Vector]:
         def attend(xs: list[Vector]) -> list[Vector]:
-            return attention(xs, weights.under("attention"), placings)
+            return attention(xs, weights.under("attention"), placings, causal)
 
         def feed(xs: list[Vector]) -> list[Vector]:
             return [ffn(x, weights.under("ffn")) for x in xs]
@@ -351,3 +398,7 @@ def _block(declaration: Any, weights: Weights, width: int) -> Sublayer:
         return join(zs, feed, norm, weights.under("ffn_join"))
 
     return run
+
+
+import position_formulas  # noqa: E402  # they stand on what is above, and register formulas of their own
+import prior_formulas  # noqa: E402

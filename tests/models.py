@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from isoflop.model import Architecture, Transformer, build, parameter_roles
+from isoflop.model import Architecture, Transformer, build, parameter_roles, parts
+from isoflop.model.places import Places
+from isoflop.model.slots import Setting
+from isoflop.model.term import Meeting, Scoring, Term
 
 LENGTH = 7
+SETTING = Setting(Architecture(), Architecture())
+"""A setting for terms that do not depend on it."""
 PADDING = -1
 FP32 = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -19,13 +25,15 @@ FP32 = {"atol": 1e-5, "rtol": 1e-5}
 def lively(architecture: Architecture, kernel: str | None = None) -> Transformer:
     """A model in eval mode with weights that make every parameter matter; the same ones for any kernel."""
     model = build(architecture, kernel=kernel)
+    declared = {part.parameter for part in parts(model) if part.initial is not None}
     generator = torch.Generator().manual_seed(0)
     roles = parameter_roles(model)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             matrix = parameter.ndim > 1
             drawn = torch.randn(parameter.shape, generator=generator) * (parameter.shape[-1] ** -0.5 if matrix else 0.3)
-            parameter.copy_(drawn + (roles[name].role == "gain"))
+            start = parameter if name in declared else float(roles[name].role == "gain")
+            parameter.copy_(drawn + start)
     return model.eval()
 
 
@@ -88,6 +96,26 @@ def mixed(model: Transformer) -> Mixed:
     return Mixed(tokens, positions, documents, alone, documents != PADDING)
 
 
+def meeting(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, places: Places, dropout: float = 0.0) -> Meeting:
+    """One evaluation of attention, of queries that no term rotates."""
+    memo: dict[Any, Any] = {}
+
+    def once(key: Any, make: Callable[[], Any]) -> Any:
+        if key not in memo:
+            memo[key] = make()
+        return memo[key]
+
+    return Meeting(q, q, k, v, scoring, places, once, dropout)
+
+
+def bias(term: Term, q_positions: Tensor, k_positions: Tensor, heads: int = 1) -> Tensor:
+    """What a term adds to the scores at these positions, whatever the queries are."""
+    q, k = (torch.zeros(1, heads, positions.shape[1], 8) for positions in (q_positions, k_positions))
+    places = Places(q_positions, k_positions)
+    scoring = Scoring(scale=1.0, causal=False, window=None, softcap=None, dropout=0.0, terms=(term,))
+    return term.add(meeting(q, k, k, scoring, places)).at(places.view(places.whole))
+
+
 @torch.no_grad()
-def logits_of(model: Transformer, *inputs: Tensor | None) -> Tensor:
+def logits_of(model: Transformer, *inputs: Any) -> Tensor:
     return model(*inputs)

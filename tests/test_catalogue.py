@@ -48,6 +48,7 @@ def test_fields_in_words() -> None:
         ("base", "number", 10000.0, False),
         ("fraction", "number", 1.0, False),
         ("layout", "half | interleaved", "half", False),
+        ("scaling", "Scaling", "none", False),
     ]
     attention = {field.name: field for field in ENTRIES["Attention.multi_head"].fields}
     assert (attention["kv_heads"].takes, attention["kv_heads"].default) == ("whole number", None)

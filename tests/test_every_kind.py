@@ -95,7 +95,7 @@ def test_an_assignment_sets_one_field_and_default_puts_it_back(setting: kinds.Se
     assert after == kinds.tiny(setting.change) or whole_kind  # a bare name is the kind with its own defaults
     old, new = _flat(before.dump()), _flat(after.dump())
     changed = {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
-    inside = path.replace("position", "position.0")
+    inside = _path_in(after, setting.path)
     assert all(key == inside or (whole_kind and key.startswith(f"{inside}.")) for key in changed), changed
     if whole_kind:
         assert _value(after, setting.path).kind == setting.value["kind"]
@@ -104,7 +104,21 @@ def test_an_assignment_sets_one_field_and_default_puts_it_back(setting: kinds.Se
     assert _value(after, setting.path) == setting.value
     beside = ["attention=default"] if path == "width" else []  # six heads do not divide the default width
     reset = after.override(parse_assignments([f"{path}=default", *beside]))
-    assert _value(reset, setting.path) == type(_value(before, setting.path[:-1])).model_fields[setting.path[-1]].default
+    default = type(_value(before, setting.path[:-1])).model_fields[setting.path[-1]].default
+    assert _value(reset, setting.path) == (default[0] if isinstance(default, tuple) else default)
+
+
+def _path_in(architecture: Architecture, path: tuple[str, ...]) -> str:
+    """The path in a dump, where an item of a list has its number."""
+    value: Any = architecture
+    words: list[str] = []
+    for name in path:
+        value = getattr(value, name)
+        words.append(name)
+        if isinstance(value, tuple):
+            value = value[0]
+            words.append("0")
+    return ".".join(words)
 
 
 def _value(architecture: Architecture, path: tuple[str, ...]) -> Any:
@@ -125,7 +139,9 @@ from typing import Literal
 import torch
 from torch import nn
 
-from isoflop.model.slots import Norm, Position, Term
+from isoflop.model.relation import Relation
+from isoflop.model.slots import Norm, Position
+from isoflop.model.term import Term
 
 
 class PowerNorm(Norm, kind="power"):
@@ -157,7 +173,7 @@ class Offsets(Position, kind="offsets"):
     stages = frozenset({"add"})
     reach: int = 4
 
-    def term(self, heads, head_width):
+    def term(self, setting, heads, head_width):
         return OffsetBias(heads, self.reach)
 
 
@@ -170,9 +186,14 @@ class OffsetBias(Term):
         self.table = nn.Parameter(torch.empty(heads, reach))
         self.roles = {"table": "offset"}
 
-    def add(self, q_positions_BT, k_positions_BS, once):
-        offset = (q_positions_BT[:, :, None] - k_positions_BS[:, None, :]).abs().clamp(max=self.reach - 1)
-        return self.table.float()[:, offset].transpose(0, 1)
+    def add(self, meeting):
+        return Relation(look_up, shared=(self.table.float(),))
+
+
+def look_up(rows, columns, shared, view):
+    (table,) = shared
+    offset = view.offsets[:, 0].abs().clamp(max=table.shape[1] - 1)
+    return table[:, offset].transpose(0, 1)
 '''
 
 

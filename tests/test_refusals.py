@@ -11,8 +11,8 @@ import pytest
 
 import kinds
 from isoflop.model import Architecture, build
-from isoflop.model.kernel import choose
-from isoflop.model.slots import Scoring, Term
+from isoflop.model.kernel import check_kernel
+from isoflop.model.term import Scoring, Term
 from isoflop.spec import SpecError
 
 REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
@@ -86,6 +86,124 @@ REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
         "blocks.0.position",
         ["'learned' acts on the embeddings", "whole model"],
     ),
+    ({"attention": {"priors": "penalti"}}, "attention.priors.0", ["no kind of Prior", "Did you mean 'penalty'?"]),
+    ({"attention": {"priors": {"gamma": -1.0}}}, "attention.priors.0.gamma", ["greater than or equal to 0"]),
+    (
+        {"attention": {"priors": {"gamma": 0.0, "gamma_is": "learned"}}},
+        "attention.priors.gamma",
+        ["above 0 where gamma_is is 'learned'", "came 0"],
+    ),
+    ({"attention": {"priors": {"heads": [0, 6]}}}, "attention.priors.heads", ["0 to 5", "came [0, 6]"]),
+    ({"attention": {"priors": {"heads": [1, 1]}}}, "attention.priors.heads", ["each head once", "came [1, 1]"]),
+    ({"attention": {"priors": {"heads": []}}}, "attention.priors.heads", ["at least one", "came []"]),
+    ({"attention": {"priors": {"heads": [-1]}}}, "attention.priors.0.heads.0", ["came -1"]),
+    (
+        {"attention": {"priors": ["penalty", {"kind": "mixture", "beta": 1.0, "beta_is": "predicted"}]}},
+        "attention.priors.1.beta",
+        ["between 0 and 1 where beta_is is 'predicted'", "came 1"],
+    ),
+    (
+        {"attention": {"priors": {"measure": {"kind": "gaussian", "centre": "anywhere"}}}},
+        "attention.priors.measure.centre",
+        ["'anywhere' depends on the length", "causal", "take 'before' or 'self'"],
+    ),
+    (
+        {"attention": {"priors": {"measure": {"kind": "gaussian", "centre": "before", "offset": 1.0}}}},
+        "attention.priors.measure.offset",
+        ["does nothing", "centre = 'before'"],
+    ),
+    (
+        {"attention": {"priors": {"measure": {"kind": "gaussian", "offset": [1.0, 2.0]}, "heads": [3]}}},
+        "attention.priors.measure.offset",
+        ["1 to 1 numbers", "came 2"],
+    ),
+    (
+        {"attention": {"priors": {"measure": {"kind": "gaussian", "offset": [1.0, 2.0], "offset_is": "learned"}}}},
+        "attention.priors.measure.offset",
+        ["must be 1 number", "came 2"],
+    ),
+    (
+        {"attention": {"priors": {"measure": {"kind": "gaussian", "sigma": 0.0}}}},
+        "attention.priors.0.measure.sigma",
+        ["greater than 0.001", "came 0.0"],
+    ),
+    (
+        {"attention": {"priors": {"measure": {"kind": "gaussian_transformer", "b": 0.0, "b_is": "per_head"}}}},
+        "attention.priors.measure.b",
+        ["below 0 where b_is is 'per_head'", "came 0"],
+    ),
+    (
+        {"attention": {"priors": {"kind": "multiplicative", "on": "probabilities", "decay": "softmax"}}},
+        "attention.priors.decay",
+        ["'softmax' divides a row by one number", "take 'exp'"],
+    ),
+    (
+        {"attention": {"priors": {"kind": "hard_coded", "heads": [0, 1, 2, 3, 4, 5]}}},
+        "attention.priors.heads",
+        ["must leave one of the 6 heads"],
+    ),
+    (
+        {"blocks": [{"at": "1", "attention": {"heads": 2, "priors": {"heads": 2}}}]},
+        "blocks.0.attention.priors.heads",
+        ["0 to 1", "came [2]"],
+    ),
+    (
+        {"position": {"kind": "rope", "scaling": "yarm"}},
+        "position.0.scaling",
+        ["no kind of Scaling", "Did you mean 'yarn'?"],
+    ),
+    (
+        {"position": {"kind": "rope", "scaling": {"kind": "linear", "factor": 1.0}}},
+        "position.0.scaling.factor",
+        ["greater than 1", "came 1.0"],
+    ),
+    (
+        {"position": {"kind": "rope", "scaling": {"kind": "dynamic_ntk", "longest": 2048}}},
+        "position.0.scaling.longest",
+        ["must be above original_length 2048", "came 2048"],
+    ),
+    (
+        {"position": {"kind": "rope", "fraction": 0.5, "scaling": "dynamic_ntk"}},
+        "position.scaling",
+        ["needs two pairs", "came 2"],
+    ),
+    (
+        {"position": {"kind": "rope", "scaling": {"kind": "yarn", "beta_fast": 1.0}}},
+        "position.0.scaling.beta_fast",
+        ["must be above beta_slow 1", "came 1"],
+    ),
+    (
+        {"position": {"kind": "rope", "scaling": {"kind": "llama3", "high_frequency_factor": 1.0}}},
+        "position.0.scaling.high_frequency_factor",
+        ["must be above low_frequency_factor 1", "came 1"],
+    ),
+    (
+        {"position": ["alibi", {"kind": "rope", "scaling": {"kind": "longrope", "long_factors": [1.0, 2.0, 3.0]}}]},
+        "position.1.scaling.long_factors",
+        ["one for each of 2 pairs", "came 3"],
+    ),
+    (
+        {"position": {"kind": "rope", "scaling": {"kind": "proportional", "fraction": 0.25}}},
+        "position.scaling.fraction",
+        ["turns none of 2 pairs", "came 0.25"],
+    ),
+    ({"position": {"kind": "t5", "max_distance": 16}}, "position.max_distance", ["must be above 16", "came 16"]),
+    (
+        {"form": "encoder", "position": {"kind": "t5", "buckets": 7}},
+        "position.buckets",
+        ["even and at least 4", "came 7"],
+    ),
+    (
+        {"position": {"kind": "relative", "key": False, "value": False}},
+        "position.0",
+        ["a table for one of query, key and value"],
+    ),
+    ({"position": {"kind": "relative", "reach": 0}}, "position.0.key", ["does nothing at reach 0", "key = false"]),
+    (
+        {"width": 25, "attention": {"heads": 5}, "position": "transformer_xl"},
+        "position",
+        ["width must be even", "came 25"],
+    ),
     ({"plugins": [3]}, "plugins.0", ["valid string", "came 3"]),
 ]
 
@@ -142,19 +260,19 @@ def test_a_legal_size_beyond_memory_is_declared_at_once() -> None:
 
 def test_a_kernel_that_cannot_run_what_is_declared_is_refused_by_name() -> None:
     capped = kinds.tiny({"attention": {"softcap": 5.0}})
-    with pytest.raises(ValueError, match=r"'sdpa' cannot run stage cap; these can: eager"):
+    with pytest.raises(ValueError, match=r"'sdpa' cannot run stage cap; these can: eager, banded, chunked"):
         build(capped, kernel="sdpa")
-    with pytest.raises(ValueError, match=r"'flash' is no kernel; there are sdpa, eager"):
+    with pytest.raises(ValueError, match=r"'flash' is no kernel; there are sdpa, eager, banded, chunked"):
         build(kinds.tiny(), kernel="flash")
 
 
 def test_a_stage_that_no_kernel_knows_is_refused_by_name() -> None:
     class Strange(Term):
-        stages = frozenset({"mix"})
+        stages = frozenset({"melt"})
 
     scoring = Scoring(1.0, True, None, None, 0.0, (Strange(),))
     for forced in (None, "eager"):
         with pytest.raises(
-            ValueError, match=r"no kernel can run the stages mix together; sdpa can run add; eager can run"
+            ValueError, match=r"no kernel can run the stages melt; the stages are rotate, absolute, add"
         ):
-            choose(scoring, forced)
+            check_kernel(scoring, forced)

@@ -30,6 +30,25 @@ T = TypeVar("T")
 Many = Annotated[tuple[T, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)]
 """A tuple field that also takes a list, which is what TOML and JSON hold."""
 
+
+class _OneOrMany:
+    """Lets a list field take a single item too, and says so in the JSON schema that editors read."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(
+            lambda value: value if isinstance(value, list | tuple) else (value,), handler(source)
+        )
+
+    @staticmethod
+    def __get_pydantic_json_schema__(schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        many = handler(schema)
+        return {"anyOf": [many["items"], many]}
+
+
+OneOrMany = Annotated[Many[T], _OneOrMany]
+"""A tuple field that takes a list or a single item."""
+
 DEFAULT = "default"
 """In a change, the value that puts a field back to its default (TOML has no null)."""
 
@@ -311,7 +330,7 @@ def _problems(cls: type[Spec], error: ErrorDetails) -> Iterable[Problem]:
         return cause.under(*path).problems
     if error["type"] == "extra_forbidden":
         known = list(cls.model_fields)
-        by_name = {p.rpartition(".")[2]: p for p in reversed(field_paths(cls))}
+        by_name = {p.rpartition(".")[2]: p for p in sorted(field_paths(cls), key=lambda path: -path.count("."))}
         near = difflib.get_close_matches(str(path[-1]), by_name, n=1, cutoff=0.6)
         hint = f" Did you mean {by_name[near[0]]!r}?" if near else ""
         allowed = f"fields here are {', '.join(known)}" if known else "there are no fields here"

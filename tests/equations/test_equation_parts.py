@@ -16,6 +16,7 @@ from isoflop.model.norm import RMS, Layer
 from isoflop.model.position import ALiBi, RoPE, Sinusoidal
 from isoflop.model.slots import Activation, FeedForward, Join, Norm
 from isoflop.spec import Slot
+from models import SETTING, bias
 
 FP64 = {"atol": 1e-12, "rtol": 1e-12}
 
@@ -118,7 +119,7 @@ def test_rms_returns_to_16_bit_where_it_says(cast: str, grad: bool) -> None:
 def test_alibi(heads: int, slopes: str) -> None:
     spec = ALiBi(slopes=slopes)
     q, k = torch.tensor([[5, 9]]), torch.tensor([[0, 5, 7, 9]])
-    found = spec.term(heads, 8).add(q, k, lambda key, make: make())
+    found = bias(spec.term(SETTING, heads, 8), q, k)
     assert found.shape == (1, heads, 2, 4)
     assert found.dtype == torch.float32
     expected = [
@@ -131,8 +132,8 @@ def test_alibi(heads: int, slopes: str) -> None:
 def test_alibi_slopes_of_the_paper() -> None:
     """The lists that the authors print: 8 heads, and the interpolation for 12."""
     eight = [1 / 2**n for n in range(1, 9)]
-    assert ALiBi().term(8, 8).slopes == pytest.approx(eight)
-    assert ALiBi().term(12, 8).slopes == pytest.approx(eight + [2 ** -(n + 0.5) for n in range(4)])
+    assert ALiBi().term(SETTING, 8, 8).slopes == pytest.approx(eight)
+    assert ALiBi().term(SETTING, 12, 8).slopes == pytest.approx(eight + [2 ** -(n + 0.5) for n in range(4)])
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
@@ -141,7 +142,7 @@ def test_rope(layout: str, fraction: float, size: int) -> None:
     spec = RoPE(layout=layout, fraction=fraction, base=100.0)
     positions = torch.tensor([[0, 1, 7, 1000], [3, 3, 2, 0]])
     x = vectors(2, 3, 4, size)
-    found = spec.term(3, size).rotate(x.float(), positions, lambda key, make: make())
+    found = spec.term(SETTING, 3, size).rotate(x.float(), positions, lambda key, make: make())
     rotate = formulas.of(spec)(size).rotate
     expected = [
         [[rotate(x[b, h, t].tolist(), int(positions[b, t])) for t in range(4)] for h in range(3)] for b in range(2)
@@ -158,7 +159,7 @@ def test_rope(layout: str, fraction: float, size: int) -> None:
 
 
 def test_rope_scores_depend_on_the_distance_alone() -> None:
-    term = RoPE().term(1, 16)
+    term = RoPE().term(SETTING, 1, 16)
     q, k = vectors(1, 1, 1, 16).float(), vectors(2, 1, 1, 16)[1:].float()
 
     def score(i: int, j: int) -> float:

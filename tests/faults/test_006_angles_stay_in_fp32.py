@@ -1,13 +1,12 @@
 """Long contexts fail in 16 bit only: frequencies or positions lived in a buffer that a model-wide cast rounded."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
 from isoflop.model import Architecture, build
 from isoflop.model.position import angles
+from models import bias
 
 HEAD_WIDTH, LENGTH = 64, 4096
 EXACT = np.arange(LENGTH)[:, None] * 10_000.0 ** (-np.arange(0, HEAD_WIDTH, 2) / HEAD_WIDTH)
@@ -52,7 +51,7 @@ def test_alibi_of_a_16_bit_model(heads: int) -> None:
     declared = Architecture(width=96, depth=1, position="alibi", attention={"heads": heads})
     term = build(declared, dtype=torch.bfloat16).bfloat16().blocks[0].attention.terms[0]
     positions = torch.arange(LENGTH)[None]
-    bias: Any = term.add(positions[:, -1:], positions, lambda key, make: make())[0, 0, 0]
+    found = bias(term, positions[:, -1:], positions)[0, 0, 0]
     slope = 2.0 ** (-8 / 8)  # the first head of 8, and of the authors' rule for 12
-    assert bias.dtype == torch.float32
-    assert bias.tolist() == [-slope * distance for distance in range(LENGTH - 1, -1, -1)]
+    assert found.dtype == torch.float32
+    assert found.tolist() == [-slope * distance for distance in range(LENGTH - 1, -1, -1)]

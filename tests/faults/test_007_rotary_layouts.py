@@ -5,6 +5,7 @@ from torch import Tensor
 
 from isoflop.model import Architecture, build
 from isoflop.model.position import RoPE
+from models import SETTING
 
 
 def once(key: object, make):
@@ -13,7 +14,9 @@ def once(key: object, make):
 
 def turned(layout: str, x: Tensor, position: int) -> Tensor:
     return (
-        RoPE(layout=layout).term(1, x.shape[-1]).rotate(x[None, None, None], torch.tensor([[position]]), once)[0, 0, 0]
+        RoPE(layout=layout)
+        .term(SETTING, 1, x.shape[-1])
+        .rotate(x[None, None, None], torch.tensor([[position]]), once)[0, 0, 0]
     )
 
 

@@ -6,7 +6,9 @@ import torch.nn.functional as F
 
 from isoflop.generate.cache import Cached, ContiguousCache
 from isoflop.model import Architecture, build
-from isoflop.model.kernel import KERNELS, Dense, Places
+from isoflop.model.attend import Dense
+from isoflop.model.kernel import KERNELS
+from isoflop.model.places import Places
 
 WINDOW, VOCAB = 4, 29
 
@@ -41,7 +43,7 @@ def test_exactly_the_declared_keys_are_seen(window: int, kernel: str) -> None:
     declared = Architecture(width=length, depth=1, position="none", attention={"heads": 1, "window": window})
     scoring = build(declared).blocks[0].attention.scoring
     positions = torch.arange(length)[None]
-    attend = Dense(Places(positions, positions, aligned=True), kernel)
+    attend = Dense(Places(positions, positions, consecutive=True), kernel)
     weights = attend(*torch.randn(2, 1, 1, length, length), torch.eye(length)[None, None], scoring)[0, 0]
     for t in range(length):
         seen = weights[t].nonzero()[:, 0].tolist()

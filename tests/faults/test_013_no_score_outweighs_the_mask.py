@@ -5,8 +5,10 @@ import torch
 
 import isoflop
 from isoflop.model import build
-from isoflop.model.kernel import KERNELS, Dense, Places
-from isoflop.model.slots import Scoring
+from isoflop.model.attend import Dense
+from isoflop.model.kernel import KERNELS
+from isoflop.model.places import Places
+from isoflop.model.term import Scoring
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -20,7 +22,7 @@ def test_a_forbidden_key_has_no_weight_however_bad_the_allowed_one(
     k = torch.tensor([[2e4, 0.0], [0.0, 0.0]], dtype=dtype)[None, None]  # query 0: allowed score -2e4, forbidden 0
     v = torch.tensor([[1.0, 1.0], [5.0, 5.0]], dtype=dtype)[None, None]
     positions = torch.arange(2)[None]
-    out = Dense(Places(positions, positions, aligned=aligned), kernel)(q, k, v, scoring)
+    out = Dense(Places(positions, positions, consecutive=aligned), kernel)(q, k, v, scoring)
     assert out[0, 0, 0].tolist() == [1.0, 1.0]
 
 

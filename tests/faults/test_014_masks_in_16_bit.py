@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from isoflop.model.kernel import KERNELS, Dense, Places
+from isoflop.model.attend import Dense
+from isoflop.model.kernel import KERNELS
+from isoflop.model.places import Places
 from isoflop.model.position import ALiBi
-from isoflop.model.slots import Scoring
+from isoflop.model.term import Scoring
+from models import SETTING
 
 LENGTH, HEADS = 40, 4
 PLAIN = Scoring(scale=0.35, causal=True, window=None, softcap=None, dropout=0.0, terms=())
@@ -23,7 +26,7 @@ def test_every_combination_of_masks_and_biases(
     causal: bool, window: int | None, alibi: bool, documents: bool, kernel: str, dtype: torch.dtype
 ) -> None:
     generator = torch.Generator().manual_seed(0)
-    terms = (ALiBi().term(HEADS, 8),) if alibi else ()
+    terms = (ALiBi().term(SETTING, HEADS, 8),) if alibi else ()
     scoring = replace(PLAIN, causal=causal, window=window, terms=terms)
     positions = torch.arange(LENGTH)[None]
     owners = torch.arange(LENGTH)[None] // 7 if documents else None
@@ -42,7 +45,7 @@ def test_every_combination_of_masks_and_biases(
 def test_a_bias_beyond_the_range_of_fp16(kernel: str, dtype: torch.dtype) -> None:
     """ALiBi at distance 200,000 is below -65504: such keys get no weight, and nothing is NaN."""
     positions = torch.tensor([[0, 1, 200_000, 200_001]])
-    scoring = replace(PLAIN, terms=(ALiBi().term(HEADS, 8),))
+    scoring = replace(PLAIN, terms=(ALiBi().term(SETTING, HEADS, 8),))
     v = torch.eye(4, 8, dtype=dtype).expand(1, HEADS, 4, 8)
     zeros = torch.zeros(1, HEADS, 4, 8, dtype=dtype)
     out = Dense(Places(positions, positions), kernel)(zeros, zeros, v, scoring)

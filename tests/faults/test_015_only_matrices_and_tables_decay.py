@@ -18,6 +18,10 @@ ARCHITECTURES = {
     **{f"norm-{kind}": tiny_architecture(norm=kind) for kind in Norm.kinds},
     **{f"join-{kind}": tiny_architecture(join=kind) for kind in Join.kinds},
     **{f"position-{kind}": tiny_architecture(position=kind) for kind in Position.kinds},
+    **{
+        f"prior-{source}": tiny_architecture(attention={"heads": 2, "priors": {"kind": "mixture", "beta_is": source}})
+        for source in ("learned", "per_head", "predicted")
+    },
 }
 
 

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from isoflop.model import Architecture, build
-from isoflop.model.kernel import Dense, Places
+from isoflop.model.attend import Dense
+from isoflop.model.places import Places
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
@@ -18,7 +19,7 @@ def test_a_block_whose_sublayers_return_zero(join: str, norm: str) -> None:
     block.ffn.down.weight.zero_()
     x_BTD = 3 + 5 * torch.randn(2, 7, 32, generator=torch.Generator().manual_seed(0))
     positions = torch.arange(7)[None]
-    out = block(x_BTD, Dense(Places(positions, positions, aligned=True)))
+    out = block(x_BTD, Dense(Places(positions, positions, consecutive=True)))
     if join == "pre":
         assert torch.equal(out, x_BTD)
         return
@@ -33,7 +34,7 @@ def test_pre_norm_sublayers_read_the_normalised_stream() -> None:
     model = build(Architecture(width=32, depth=1, join="pre", norm="rms", position="none", attention={"heads": 2}))
     positions = torch.arange(7)[None]
     x_BTD = torch.randn(1, 7, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-    block, places = model.blocks[0], Places(positions, positions, aligned=True)
+    block, places = model.blocks[0], Places(positions, positions, consecutive=True)
     joined = block.attention_join.norm_in
     small = block.attention(joined(x_BTD), Dense(places))
     large = block.attention(joined(1000 * x_BTD), Dense(places))

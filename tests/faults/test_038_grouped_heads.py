@@ -4,14 +4,16 @@ import pytest
 import torch
 
 from isoflop.model import Architecture, build
-from isoflop.model.kernel import KERNELS, Dense, Places
+from isoflop.model.attend import Dense
+from isoflop.model.kernel import KERNELS
+from isoflop.model.places import Places
 
 LENGTH = 7
 
 
 def dense(kernel: str) -> Dense:
     positions = torch.arange(LENGTH)[None]
-    return Dense(Places(positions, positions, aligned=True), kernel)
+    return Dense(Places(positions, positions, consecutive=True), kernel)
 
 
 @pytest.mark.parametrize("kernel", list(KERNELS))

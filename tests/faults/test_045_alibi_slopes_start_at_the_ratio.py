@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from isoflop.model.position import ALiBi
+from models import SETTING, bias
 
 
 def slopes_of(heads: int, rule: str) -> list[float]:
     """Read off the bias between neighbours."""
-    term = ALiBi(slopes=rule).term(heads, 8)
-    return (-term.add(torch.tensor([[1]]), torch.tensor([[0]]), lambda key, make: make())).flatten().tolist()
+    term = ALiBi(slopes=rule).term(SETTING, heads, 8)
+    return (-bias(term, torch.tensor([[1]]), torch.tensor([[0]]))).flatten().tolist()
 
 
 @pytest.mark.parametrize("rule", ["paper", "geometric"])

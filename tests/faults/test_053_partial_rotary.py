@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from isoflop.model.position import RoPE
+from models import SETTING
 
 HEAD_WIDTH, ROTATED = 32, 8
 
@@ -16,7 +17,7 @@ HEAD_WIDTH, ROTATED = 32, 8
 )
 @pytest.mark.parametrize("position", [0, 7])
 def test_components_pairs_and_frequencies(position: int, layout: str, pairs: list[tuple[int, int]]) -> None:
-    term = RoPE(fraction=ROTATED / HEAD_WIDTH, layout=layout).term(1, HEAD_WIDTH)
+    term = RoPE(fraction=ROTATED / HEAD_WIDTH, layout=layout).term(SETTING, 1, HEAD_WIDTH)
     for number, (first, second) in enumerate(pairs):
         angle = position * [1.0, 0.1, 0.01, 0.001][number]
         x = torch.zeros(1, 1, 1, HEAD_WIDTH)
@@ -29,7 +30,7 @@ def test_components_pairs_and_frequencies(position: int, layout: str, pairs: lis
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
 def test_the_rest_of_the_head_passes_unchanged(layout: str) -> None:
-    term = RoPE(fraction=ROTATED / HEAD_WIDTH, layout=layout).term(1, HEAD_WIDTH)
+    term = RoPE(fraction=ROTATED / HEAD_WIDTH, layout=layout).term(SETTING, 1, HEAD_WIDTH)
     x = torch.randn(2, 3, 5, HEAD_WIDTH)
     out = term.rotate(x, torch.arange(5)[None], lambda key, make: make())
     assert torch.equal(out[..., ROTATED:], x[..., ROTATED:])

@@ -5,8 +5,10 @@ import torch
 
 from isoflop.generate.cache import Cached, ContiguousCache
 from isoflop.model import Architecture, build
-from isoflop.model.kernel import KERNELS, Dense, Places
-from isoflop.model.slots import Scoring
+from isoflop.model.attend import Dense
+from isoflop.model.kernel import KERNELS
+from isoflop.model.places import Places
+from isoflop.model.term import Scoring
 
 LENGTH = 6
 FREE = Scoring(scale=1.0, causal=False, window=None, softcap=None, dropout=0.0, terms=())

@@ -9,12 +9,15 @@ from torch import Tensor
 
 import isoflop
 from isoflop.model import KERNELS, build
-from isoflop.model.kernel import Dense, Places, choose
+from isoflop.model.attend import Dense
+from isoflop.model.kernel import choose
+from isoflop.model.places import Places
 from isoflop.model.position import ALiBi, RoPE
-from isoflop.model.slots import Scoring
+from isoflop.model.term import Scoring
+from models import SETTING, meeting
 
 BATCH, HEADS, KV_HEADS, HEAD_WIDTH = 2, 4, 2, 8
-ALIBI = ALiBi().term(HEADS, HEAD_WIDTH)
+ALIBI = ALiBi().term(SETTING, HEADS, HEAD_WIDTH)
 CAUSAL = Scoring(scale=0.4, causal=True, window=None, softcap=None, dropout=0.0, terms=())
 SCORINGS = {
     "causal": CAUSAL,
@@ -83,9 +86,10 @@ def draw(length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def plain_places(length: int, documents: bool) -> Places:
     positions = torch.arange(length)[None]
     if not documents:
-        return Places(positions, positions, aligned=True)
+        return Places(positions, positions, consecutive=True)
+    # Documents of 11 tokens one after the other, and two that alternate.
     owners = torch.stack([torch.arange(length) // 11, torch.arange(length) % 2])
-    return Places(positions, positions, owners, owners)
+    return Places(positions, positions, owners, owners, consecutive=True)
 
 
 @cache
@@ -162,7 +166,7 @@ def test_queries_that_are_fewer_than_keys(kernel: str, name: str) -> None:
     q, k, v, _ = draw(33)
     positions, scoring = torch.arange(33)[None], SCORINGS[name]
     places = Places(positions[:, 30:], positions)
-    out = choose(scoring, kernel).run(q[:, :, 30:], k, v, scoring, places, lambda key, make: make(), 0.0)
+    out = KERNELS[kernel].run(meeting(q[:, :, 30:], k, v, scoring, places))
     torch.testing.assert_close(out.double(), expected(33, name, False)[0][:, :, 30:], rtol=0, atol=2e-6)
 
 
@@ -205,27 +209,40 @@ def test_dropout_is_unbiased_and_only_in_training(kernel: str) -> None:
     torch.testing.assert_close(still(q, k, v, scoring), torch.ones_like(q), rtol=1e-6, atol=1e-6)
 
 
-def test_the_fastest_kernel_that_can_is_chosen() -> None:
-    assert choose(SCORINGS["causal"]).name == "sdpa"
-    assert choose(SCORINGS["alibi"]).name == "sdpa"
-    assert choose(SCORINGS["softcap"]).name == "eager"
+@pytest.mark.parametrize(
+    ("name", "length", "dropout", "expected"),
+    [
+        ("causal", 1000, 0.0, "sdpa"),
+        ("alibi", 1000, 0.0, "sdpa"),
+        ("softcap", 97, 0.0, "eager"),
+        ("softcap", 1000, 0.0, "banded"),
+        ("softcap", 1000, 0.1, "banded"),
+        ("window", 97, 0.0, "sdpa"),
+        ("window", 1000, 0.0, "banded"),
+        ("window", 1000, 0.1, "banded"),
+    ],
+)
+def test_the_fastest_kernel_that_can_is_chosen(name: str, length: int, dropout: float, expected: str) -> None:
+    x = torch.zeros(1, HEADS, length, HEAD_WIDTH)
+    scoring = replace(SCORINGS[name], dropout=dropout)
+    assert choose(meeting(x, x, x, scoring, plain_places(length, False), dropout)).name == expected
 
 
 def test_a_forced_kernel_that_cannot_run_is_refused_when_the_model_is_built() -> None:
     capped = isoflop.load("modern", width=32, depth=2, blocks=[{"at": "1", "attention": {"softcap": 30.0}}])
-    with pytest.raises(ValueError, match=r"'sdpa' cannot run stage cap; these can: eager"):
+    with pytest.raises(ValueError, match=r"'sdpa' cannot run stage cap; these can: eager, banded, chunked"):
         build(capped, kernel="sdpa")
     assert build(capped, kernel="eager").kernel == "eager"
 
 
 def test_an_unknown_kernel_is_refused_when_the_model_is_built() -> None:
-    with pytest.raises(ValueError, match=r"'flash' is no kernel; there are sdpa, eager"):
+    with pytest.raises(ValueError, match=r"'flash' is no kernel; there are sdpa, eager, banded, chunked"):
         build(isoflop.load("modern", width=32, depth=1), kernel="flash")
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
 def test_queries_and_keys_at_other_positions_are_each_rotated_by_their_own(layout: str) -> None:
-    term = RoPE(layout=layout).term(heads=2, head_width=8)
+    term = RoPE(layout=layout).term(SETTING, heads=2, head_width=8)
     scoring = Scoring(scale=8**-0.5, causal=False, window=None, softcap=None, dropout=0.0, terms=(term,))
     q, k, v = (torch.randn(1, 2, 5, 8, generator=torch.Generator().manual_seed(n)) for n in range(3))
     places = Places(torch.arange(5)[None] + 7, torch.arange(5)[None])

@@ -17,7 +17,8 @@ from transplant import random_tokens, randomise, transplant
 
 import isoflop
 from isoflop.model import Architecture, build
-from isoflop.model.kernel import Dense, Places
+from isoflop.model.attend import Dense
+from isoflop.model.places import Places
 
 DEPTH, WIDTH, HEADS, VOCAB, LENGTH = 3, 48, 4, 89, 64
 NO_TOKENS = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
@@ -157,5 +158,5 @@ def test_gptj_attention_interleaved_rope(rotated: int) -> None:
     with torch.no_grad():
         turns = GPTJRotaryEmbedding(config)(x_BTD, positions_BT)
         theirs = peer(x_BTD, position_embeddings=turns, attention_mask=causal)[0]
-        mine = attention(x_BTD, Dense(Places(positions_BT, positions_BT, aligned=True)))
+        mine = attention(x_BTD, Dense(Places(positions_BT, positions_BT, consecutive=True)))
     torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)

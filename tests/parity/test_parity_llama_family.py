@@ -3,7 +3,16 @@
 import pytest
 import torch
 from torch import Tensor
-from transformers import GlmConfig, GlmForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    GlmConfig,
+    GlmForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
+)
 from transplant import random_tokens, randomise, stacked, transplant
 
 import isoflop
@@ -79,6 +88,26 @@ def test_llama(kv_heads: int, base: float, theirs: str) -> None:
     assert_same_text(peer, model)
 
 
+@pytest.mark.parametrize(
+    ("rope", "scaling"),
+    [
+        (
+            {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+            {"kind": "llama3", "original_length": 32},
+        ),
+        ({"rope_type": "yarn", "factor": 4.0}, {"kind": "yarn", "factor": 4.0, "original_length": 32}),
+    ],
+    ids=["llama3", "yarn"],
+)
+def test_llama_scaled(rope: dict[str, object], scaling: dict[str, object]) -> None:
+    theirs = {**rope, "rope_theta": 50.0, "original_max_position_embeddings": 32}
+    peer = randomise(LlamaForCausalLM(LlamaConfig(**SIZES, num_key_value_heads=KV_HEADS, rope_parameters=theirs)))
+    changes = {"attention.kv_heads": KV_HEADS, "position.0.base": 50.0, "position.0.scaling": scaling}
+    model = transplant(ours(**changes), mapped(peer))
+    assert_same_logits(peer, model)
+    assert_same_text(peer, model)
+
+
 def test_llama_head_width_apart_from_the_model_width() -> None:
     peer = randomise(LlamaForCausalLM(LlamaConfig(**SIZES, num_key_value_heads=KV_HEADS, head_dim=10)))
     model = transplant(ours(**{"attention.kv_heads": KV_HEADS, "attention.head_width": 10}), mapped(peer))
@@ -108,6 +137,18 @@ def test_mistral_sliding_window(window: int, theirs: str) -> None:
     assert_same_logits(peer, model)
     if window > 1:  # with a window of 1 the peer's own cached text differs from its uncached text
         assert_same_text(peer, model)
+
+
+def test_smollm3_blocks_without_positions() -> None:
+    rope = {"rope_type": "default", "rope_theta": 50.0}
+    theirs = {**SIZES, "num_key_value_heads": KV_HEADS, "rope_parameters": rope, "no_rope_layers": [1, 0, 1]}
+    peer = randomise(SmolLM3ForCausalLM(SmolLM3Config(**theirs, use_sliding_window=False, tie_word_embeddings=False)))
+    blocks = [{"at": "1", "position": "none"}]
+    model = transplant(
+        ours(**{"attention.kv_heads": KV_HEADS, "position.0.base": 50.0, "blocks": blocks}), mapped(peer)
+    )
+    assert_same_logits(peer, model)
+    assert_same_text(peer, model)
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])

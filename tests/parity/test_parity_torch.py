@@ -9,15 +9,16 @@ from transplant import randomise
 
 from isoflop.model import Architecture, build
 from isoflop.model.activation import GELU
-from isoflop.model.kernel import Dense, Places
+from isoflop.model.attend import Dense
 from isoflop.model.norm import RMS, Layer
+from isoflop.model.places import Places
 
 WIDTH, HEADS, HIDDEN, LENGTH = 48, 4, 72, 21
 
 
 def dense(length: int) -> Dense:
     positions_BT = torch.arange(length)[None]
-    return Dense(Places(positions_BT, positions_BT, aligned=True))
+    return Dense(Places(positions_BT, positions_BT, consecutive=True))
 
 
 def assert_same_with_gradient(mine: Callable, theirs: Callable, x: Tensor) -> None:

@@ -15,6 +15,7 @@ from x_transformers.x_transformers import AlibiPositionalBias, RotaryEmbedding, 
 
 from isoflop.model import Architecture
 from isoflop.model.position import ALiBi, RoPE, paper_slopes
+from models import SETTING, bias
 
 DEPTH, WIDTH, HEADS, HEAD_WIDTH, VOCAB = 2, 48, 4, 12, 61
 
@@ -27,7 +28,7 @@ def test_alibi_slopes(heads: int) -> None:
 @pytest.mark.parametrize("heads", [4, 6])
 def test_alibi_bias_with_a_query_offset(heads: int) -> None:
     keys_B1 = torch.arange(13)[None]
-    mine = ALiBi().term(heads, 8).add(keys_B1[:, 8:], keys_B1, lambda key, make: make())[0]
+    mine = bias(ALiBi().term(SETTING, heads, 8), keys_B1[:, 8:], keys_B1)[0]
     torch.testing.assert_close(mine, AlibiPositionalBias(heads)(5, 13), rtol=1e-6, atol=0)
 
 
@@ -36,7 +37,7 @@ def test_rotary(rotated: int) -> None:
     q_BHTE = torch.randn(2, HEADS, 31, HEAD_WIDTH)
     frequencies, _ = RotaryEmbedding(rotated).forward_from_seq_len(31)
     declared = RoPE(layout="interleaved", fraction=rotated / HEAD_WIDTH)
-    mine = declared.term(HEADS, HEAD_WIDTH).rotate(q_BHTE, torch.arange(31)[None], lambda key, make: make())
+    mine = declared.term(SETTING, HEADS, HEAD_WIDTH).rotate(q_BHTE, torch.arange(31)[None], lambda key, make: make())
     torch.testing.assert_close(mine, apply_rotary_pos_emb(q_BHTE, frequencies), rtol=1e-5, atol=1e-5)
 
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isoflop.model.kernel import ForwardPass, Places, choose
-from isoflop.model.slots import Scoring
+from isoflop.model.attend import ForwardPass
+from isoflop.model.kernel import choose
+from isoflop.model.places import Places
+from isoflop.model.term import Meeting, Scoring
 
 
 class ContiguousCache:
@@ -60,9 +62,11 @@ class Cached(ForwardPass):
     site: int = 0
 
     def __call__(self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTE: Tensor, scoring: Scoring) -> Tensor:
+        content_BHTE = q_BHTE
         for term in scoring.acting("rotate"):
             q_BHTE = term.rotate(q_BHTE, self.places.q_positions, self.once)
             k_BGTE = term.rotate(k_BGTE, self.places.q_positions, self.once)
         k_BGSE, v_BGSE = self.cache.append(self.site, k_BGTE, v_BGTE)
         self.site += 1
-        return choose(scoring, self.kernel).run(q_BHTE, k_BGSE, v_BGSE, scoring, self.places, self.once, 0.0)
+        meeting = Meeting(content_BHTE, q_BHTE, k_BGSE, v_BGSE, scoring, self.places, self.once)
+        return choose(meeting, self.kernel).run(meeting)

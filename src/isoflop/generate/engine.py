@@ -110,6 +110,11 @@ def _check(model: Transformer, rows: list[list[int]], new_tokens: int) -> None:
         raise ValueError("every prompt must have at least one token")
     if new_tokens < 0:
         raise ValueError(f"new_tokens must be at least 0, came {new_tokens}")
+    if not model.architecture.causal:
+        raise ValueError(
+            f"form {model.architecture.form!r} sees every position from every other and cannot go on with a text; "
+            "generation needs form 'decoder'"
+        )
     vocab = model.architecture.vocab
     bad = next((token for row in rows for token in row if not 0 <= token < vocab), None)
     if bad is not None:

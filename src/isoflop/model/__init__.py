@@ -1,6 +1,6 @@
 """What is declared and how it computes. Importing this package registers every built-in kind."""
 
-from isoflop.model import activation, attention, feedforward, init, join, norm, position, stack
+from isoflop.model import activation, attention, feedforward, init, join, norm, position, prior, stack
 from isoflop.model.architecture import Architecture, Block, BlockChange
 from isoflop.model.kernel import KERNELS
 from isoflop.model.linear import Part, Role, parameter_roles, parts
@@ -24,5 +24,6 @@ __all__ = [
     "parameter_roles",
     "parts",
     "position",
+    "prior",
     "stack",
 ]

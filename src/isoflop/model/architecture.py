@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
-from pydantic_core import CoreSchema, core_schema
+from pydantic import ConfigDict, Field, model_validator
 
-from isoflop.model.slots import Attention, FeedForward, Init, Join, Norm, Position, Stack
-from isoflop.spec import DEFAULT, Many, Spec, SpecError, merge, plain
+from isoflop.model.slots import Attention, FeedForward, Init, Join, Norm, Position, Setting, Stack
+from isoflop.spec import DEFAULT, Many, OneOrMany, Spec, SpecError, merge, plain
 
-
-class _OneOrMany:
-    """Lets a list field take a single item too, and says so in the JSON schema that editors read."""
-
-    @staticmethod
-    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(
-            lambda value: value if isinstance(value, list | tuple) else (value,), handler(source)
-        )
-
-    @staticmethod
-    def __get_pydantic_json_schema__(schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        many = handler(schema)
-        return {"anyOf": [many["items"], many]}
-
-
-Positions = Annotated[Many[Position], _OneOrMany]
+Positions = OneOrMany[Position]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Size = Annotated[int, Field(ge=1)]
 
@@ -115,7 +98,7 @@ class Architecture(Block):
     """A whole architecture. Nothing is allocated by declaring one; everything that can be refused is refused here.
 
     Fields (besides those of a block):
-        form: `decoder`.
+        form: `decoder` (a position sees no later one) or `encoder` (all see all).
         vocab: number of token ids.
         width: size D of the stream.
         depth: number of blocks.
@@ -129,7 +112,7 @@ class Architecture(Block):
 
     outside_digest: ClassVar[frozenset[str]] = frozenset({"plugins"})
 
-    form: Literal["decoder"] = "decoder"
+    form: Literal["decoder", "encoder"] = "decoder"
     vocab: Size = 256
     width: Size = 256
     depth: Size = 6
@@ -142,10 +125,10 @@ class Architecture(Block):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        for number, block in enumerate(self.declarations):
-            where = self._path_to_block(number)
+        for setting in self.settings:
+            where = self._path_to_block(setting.number)
             try:
-                _check_block(self, block)
+                _check_block(setting)
             except SpecError as error:
                 raise error.under(*where) from None
         return self
@@ -164,6 +147,12 @@ class Architecture(Block):
             except SpecError as error:
                 raise error.under("blocks", index) from None
         return tuple(plain if table is base else Block.parse(table) for table in tables)
+
+    @property
+    def settings(self) -> list[Setting]:
+        """Where each block stands, in order; what they share, they share within one list."""
+        shared: dict[Hashable, Any] = {}
+        return [Setting(self, block, number, self.causal, shared) for number, block in enumerate(self.declarations)]
 
     @property
     def causal(self) -> bool:
@@ -206,13 +195,14 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _check_block(architecture: Architecture, block: Block) -> None:
+def _check_block(setting: Setting) -> None:
+    block = setting.block
     try:
-        block.attention.check(architecture, block)
+        block.attention.check(setting)
     except SpecError as error:
         raise error.under("attention") from None
     for index, position in enumerate(block.position):
         try:
-            position.check(architecture, block)
+            position.check(setting)
         except SpecError as error:
             raise error.under("position", *([index] if len(block.position) > 1 else [])) from None

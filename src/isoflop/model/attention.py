@@ -8,10 +8,10 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor, nn
 
-from isoflop.model.architecture import Architecture, Block
 from isoflop.model.linear import Linear
-from isoflop.model.slots import Attend, Attention, Heads, Norm, Scoring
-from isoflop.spec import SpecError
+from isoflop.model.slots import Attend, Attention, Heads, Norm, Prior, Setting
+from isoflop.model.term import Scoring
+from isoflop.spec import OneOrMany, SpecError
 
 Size = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -23,7 +23,8 @@ class MultiHead(Attention, kind="multi_head"):
 
     Fields: `kv_heads` absent = one for each query head. `head_width` absent = width / heads. `window`: keys a query
     sees, itself included; absent = all. `qk_norm`: a norm over each head of q and k. `softcap`: c in c tanh(s / c) on
-    the scores. `scale`: factor on q kᵀ; absent = 1 / sqrt(head width). `dropout`: on the weights.
+    the scores. `scale`: factor on q kᵀ; absent = 1 / sqrt(head width). `dropout`: on the weights. `priors`: which keys are
+    preferred before q and k are looked at.
 
     Formula: o = softmax(scale q kᵀ + bias) v per head, heads concatenated, times W_o
     Paper: Vaswani et al. 2017, arXiv 1706.03762; Shazeer 2019 (MQA), 1911.02150; Ainslie et al. 2023 (GQA), 2305.13245
@@ -38,12 +39,13 @@ class MultiHead(Attention, kind="multi_head"):
     scale: Positive | None = None
     bias: bool = False
     dropout: Probability = 0.0
+    priors: OneOrMany[Prior] = ()
 
     def shape(self, width: int) -> Heads:
         return Heads(self.heads, self.kv_heads or self.heads, self.head_width or width // self.heads)
 
-    def check(self, architecture: Architecture, block: Block) -> None:
-        width = architecture.width
+    def check(self, setting: Setting) -> None:
+        width = setting.architecture.width
         if self.head_width is None and width % self.heads:
             raise SpecError.at(
                 "heads",
@@ -54,32 +56,44 @@ class MultiHead(Attention, kind="multi_head"):
             raise SpecError.at(
                 "kv_heads", f"must divide heads {self.heads}, came {self.kv_heads}; nearest that do: {near}"
             )
+        for index, prior in enumerate(self.priors):
+            try:
+                prior.check(setting)
+            except SpecError as error:
+                raise error.under("priors", *([index] if len(self.priors) > 1 else [])) from None
 
-    def build(self, architecture: Architecture, block: Block) -> nn.Module:
-        shape = self.shape(architecture.width)
-        terms = [position.term(shape.query, shape.width) for position in block.position if position.stages - {"embed"}]
+    def build(self, setting: Setting) -> nn.Module:
+        width = setting.architecture.width
+        shape = self.shape(width)
+        inside = [position for position in setting.block.position if position.stages - {"embed"}]
+        terms = [position.term(setting, shape.query, shape.width) for position in inside]
+        priors = [prior.term(setting, shape.query, shape.width) for prior in self.priors]
         scoring = Scoring(
             scale=self.scale or shape.width**-0.5,
-            causal=architecture.causal,
+            causal=setting.causal,
             window=self.window,
             softcap=self.softcap,
             dropout=self.dropout,
-            terms=tuple(terms),
+            terms=(*terms, *priors),
         )
-        return MultiHeadAttention(architecture.width, shape, scoring, self.qk_norm, self.bias)
+        return MultiHeadAttention(width, shape, scoring, len(priors), self.qk_norm, self.bias)
 
 
 class MultiHeadAttention(nn.Module):
     """See `MultiHead`. q, k and v are one stacked matrix; query head h reads key/value head h // (H / G)."""
 
-    def __init__(self, width: int, shape: Heads, scoring: Scoring, qk_norm: Norm | None, bias: bool) -> None:
+    def __init__(
+        self, width: int, shape: Heads, scoring: Scoring, priors: int, qk_norm: Norm | None, bias: bool
+    ) -> None:
         super().__init__()
         self.shape, self.scoring = shape, scoring
         rows_q, rows_kv = shape.query * shape.width, shape.key_value * shape.width
         self.qkv = Linear(width, {"q": rows_q, "k": rows_kv, "v": rows_kv}, bias)
         self.q_norm = qk_norm.build(shape.width) if qk_norm else nn.Identity()
         self.k_norm = qk_norm.build(shape.width) if qk_norm else nn.Identity()
-        self.terms = nn.ModuleList(scoring.terms)
+        # Apart, so that the name of a prior's parameter does not depend on how many positions there are.
+        positions = len(scoring.terms) - priors
+        self.terms, self.priors = nn.ModuleList(scoring.terms[:positions]), nn.ModuleList(scoring.terms[positions:])
         self.o = Linear(rows_q, {"o": width}, bias)
 
     def forward(self, x_BTD: Tensor, attend: Attend) -> Tensor:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from isoflop.model.architecture import Architecture, Block
-from isoflop.model.slots import Attend
+from isoflop.model.slots import Attend, Setting
 
 
 class TransformerBlock(nn.Module):
     """The module of one `Block` declaration."""
 
-    def __init__(self, architecture: Architecture, block: Block) -> None:
+    def __init__(self, setting: Setting) -> None:
         super().__init__()
-        width = architecture.width
-        self.attention = block.attention.build(architecture, block)
+        width, block = setting.architecture.width, setting.block
+        self.attention = block.attention.build(setting)
         self.attention_join = block.join.build(lambda: block.norm.build(width), block.dropout)
         self.ffn = block.ffn.build(width)
         self.ffn_join = block.join.build(lambda: block.norm.build(width), block.dropout)

@@ -57,6 +57,19 @@ class ConstantRule:
         return f"constant({self.value:g})"
 
 
+@dataclass(frozen=True)
+class ValuesRule:
+    """A declared value for each row."""
+
+    values: tuple[float, ...]
+
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.tensor(self.values).view(-1, *[1] * (len(shape) - 1)).expand(shape)
+
+    def __str__(self) -> str:
+        return f"values({', '.join(f'{value:g}' for value in self.values)})"
+
+
 TABLES = frozenset({"embed", "position"})
 """Roles that are looked up, not multiplied: Glorot's argument about fans says nothing of them."""
 
@@ -122,7 +135,10 @@ CONSTANTS = {"gain": ConstantRule(1.0), "bias": ConstantRule(0.0)}
 
 
 def rule_for(part: Part, architecture: Architecture) -> Rule:
-    """The distribution of one part: gains are 1, biases 0, the rest is the architecture's rule."""
+    """The distribution of one part: what its module declares, gains 1, biases 0, the rest is the architecture's rule."""
+    if part.initial is not None:
+        alike = len(set(part.initial)) == 1
+        return ConstantRule(part.initial[0]) if alike else ValuesRule(part.initial)
     return CONSTANTS.get(part.role) or architecture.init.rule(part, architecture)
 
 

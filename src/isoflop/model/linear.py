@@ -1,7 +1,8 @@
 """The modules that own matrices, and the role each matrix plays.
 
 Every parameter has a *role* (`q`, `ffn_out`, `gain`, ...). Initialisation, weight decay, growth and parallel plans go by
-role, never by the name or the class of a module. A module declares the roles of its own parameters in `roles`; a matrix
+role, never by the name or the class of a module. A module declares the roles of its own parameters in `roles`, and in `initial`
+the values that some of them start at, where the declaration says which (a number for all entries, or one for each); a matrix
 that is several matrices stacked by rows (q, k and v, say) declares its parts, so that each part is initialised exactly as
 if it stood alone.
 """
@@ -19,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-VECTOR_ROLES = frozenset({"gain", "bias"})
+VECTOR_ROLES = frozenset({"gain", "bias", "prior", "position_bias"})
 """Roles that weight decay leaves alone: decaying a gain or a bias pulls it to zero without making the net simpler."""
 
 Roles = Mapping[str, str | Mapping[str, int]]
@@ -116,7 +117,10 @@ class Role(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """One matrix or vector as initialisation sees it: a named, possibly partial view of a parameter."""
+    """One matrix or vector as initialisation sees it: a named, possibly partial view of a parameter.
+
+    `initial`: the values it starts at where its module declares them (one for all or one for each row); else None.
+    """
 
     name: str
     role: str
@@ -124,6 +128,7 @@ class Part:
     shape: tuple[int, ...]
     parameter: str
     rows: slice | EllipsisType
+    initial: tuple[float, ...] | None = None
 
     @property
     def fan_in(self) -> int:
@@ -153,7 +158,8 @@ def parts(model: nn.Module) -> Iterator[Part]:
         path, _, own = name.rpartition(".")
         shape = tuple(parameter.shape)
         if isinstance(role, str):
-            yield Part(name, role, _block_of(name), shape, name, ...)
+            initial = getattr(model.get_submodule(path), "initial", {}).get(own)
+            yield Part(name, role, _block_of(name), shape, name, ..., initial)
             continue
         start = 0
         stem = path.rpartition(".")[0]

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
+from pydantic import Field
 from torch import Tensor, nn
 
-from isoflop.spec import Slot
+from isoflop.model.chosen import Chosen
+from isoflop.model.term import Scoring, Term
+from isoflop.spec import OneOrMany, Slot, SpecError
 
 if TYPE_CHECKING:
     from isoflop.model.architecture import Architecture, Block
     from isoflop.model.linear import Part
 
-Once = Callable[[Any, Callable[[], Any]], Any]
-"""`once(key, make)`: `make()` the first time a key comes up in a forward pass, its value after that."""
+
+HeadNumber = Annotated[int, Field(ge=0)]
+
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class Norm(Slot, default="layer"):
@@ -44,32 +50,41 @@ class FeedForward(Slot, default="plain"):
     def build(self, width: int) -> nn.Module: ...
 
 
-class Term(nn.Module):
-    """What a position kind (or a prior) adds to attention, in the stages it names.
+@dataclass(frozen=True)
+class Setting:
+    """Where a block stands in the model, for what depends on more than its own fields.
 
-    `rotate` turns queries and keys before they meet (and before keys are cached); `add` is a bias on the scores.
-    Terms of equal `key` give equal values, so that blocks share what one of them has computed in a forward pass.
+    Attributes:
+        architecture: the whole declaration.
+        block: what this block declares.
+        number: of the block, from 0.
+        causal: its attention sees no later position.
+        shared: modules that several blocks have in common, by a key of their maker.
     """
 
-    stages: frozenset[str] = frozenset()
+    architecture: Architecture
+    block: Block
+    number: int = 0
+    causal: bool = True
+    shared: dict[Hashable, nn.Module] = field(default_factory=dict)
 
     @property
-    def key(self) -> Hashable:
-        return self
+    def heads(self) -> tuple[int, int]:
+        """Query heads of the block's attention, and the width of each."""
+        shape = self.block.attention.shape(self.architecture.width)
+        return shape.query, shape.width
 
-    def rotate(self, x_BHTE: Tensor, positions_BT: Tensor, once: Once) -> Tensor:
-        """Queries or keys at these positions, rotated. `once` remembers for these positions alone."""
-        raise TypeError(f"{type(self).__name__} has no rotate stage")
-
-    def add(self, q_positions_BT: Tensor, k_positions_BS: Tensor, once: Once) -> Tensor:
-        """A bias for every query and key: (B or 1, H, T, S), in fp32."""
-        raise TypeError(f"{type(self).__name__} has no add stage")
+    def share(self, key: Hashable, make: Callable[[], Module]) -> Module:
+        """The module of a key, made by the first block that asks: its parameters are tied."""
+        if key not in self.shared:
+            self.shared[key] = make()
+        return cast("Module", self.shared[key])
 
 
 class Position(Slot, default="rope"):
     """How the model knows where a token stands.
 
-    `stages` says where the kind acts: `embed` (vectors added to the embeddings), `rotate`, `add`.
+    `stages` says where the kind acts: `embed` (vectors added to the embeddings), or stages of attention, see `Term`.
     """
 
     stages: ClassVar[frozenset[str]]
@@ -78,7 +93,7 @@ class Position(Slot, default="rope"):
         """For stage `embed`: positions_BT -> x_BTD."""
         raise TypeError(f"{self.kind} has no embed stage")
 
-    def term(self, heads: int, head_width: int) -> Term:
+    def term(self, setting: Setting, heads: int, head_width: int) -> Term:
         """For the stages inside attention."""
         raise TypeError(f"{self.kind} acts in no stage of attention")
 
@@ -87,39 +102,69 @@ class Position(Slot, default="rope"):
         """How many positions there are; None for no end."""
         return None
 
-    def check(self, architecture: Architecture, block: Block) -> None:
+    def check(self, setting: Setting) -> None:
         """Raise `SpecError` (paths relative to this position) when the kind cannot work here."""
 
 
-@dataclass(frozen=True)
-class Scoring:
-    """How one attention layer turns queries and keys into weights; see `kernel.eager` for the formula.
+class Scaling(Slot, default="none"):
+    """How rotary positions are changed for texts longer than those a model was trained on: base -> frequencies.
 
-    Attributes:
-        scale: factor on q kᵀ.
-        causal: a query sees no later position.
-        window: keys a query sees, itself included; None for all.
-        softcap: bound c of `c tanh(score / c)`; None for none.
-        dropout: probability, on the weights, in training mode.
-        terms: what positions (and priors) add.
+    What depends on the length of a text goes by a length that is declared, never by the text at hand: keys that are cached
+    were turned before its end was known.
     """
 
-    scale: float
-    causal: bool
-    window: int | None
-    softcap: float | None
-    dropout: float
-    terms: tuple[Term, ...]
-
-    def acting(self, stage: str) -> tuple[Term, ...]:
-        """The terms that act in a stage."""
-        return tuple(term for term in self.terms if stage in term.stages)
+    @abstractmethod
+    def frequencies(self, rotated: int, base: float) -> list[float]:
+        """Radians by which a position turns each of the rotated / 2 pairs."""
 
     @property
-    def stages(self) -> frozenset[str]:
-        """The stages that a kernel must be able to run (`rotate` is done before it)."""
-        cap = {"cap"} if self.softcap is not None else set()
-        return frozenset().union(*(term.stages for term in self.terms), cap) - {"rotate"}
+    def magnitude(self) -> float:
+        """What turned queries and turned keys are multiplied by, each."""
+        return 1.0
+
+    def check(self, rotated: int) -> None:
+        """Raise `SpecError` (paths relative to this scaling) when the kind cannot work on so many components."""
+
+
+class Measure(Slot, default="distance"):
+    """How far a key is from where a query would look, the G of eq. 1-7: at least 0, and 0 where nothing is held against it.
+
+    A measure of your own is also a decay of your own: G = -log G' turns exp(-G) into any G'.
+    """
+
+    @abstractmethod
+    def build(self, chosen: Chosen) -> nn.Module:
+        """meeting -> Relation: G for the chosen heads, any number for the rest."""
+
+    def check(self, setting: Setting, heads: int) -> None:
+        """Raise `SpecError` (paths relative to this measure) when the kind cannot work here, on so many heads."""
+
+
+class Prior(Slot, default="penalty"):
+    """A preference for keys that the content of queries and keys does not make: where to look before looking.
+
+    `heads`: those it acts on; absent = all.
+    """
+
+    heads: OneOrMany[HeadNumber] | None = None
+
+    @abstractmethod
+    def term(self, setting: Setting, heads: int, head_width: int) -> Term:
+        """What it does in attention, in the stages that the term names."""
+
+    def chosen(self, heads: int, head_width: int) -> Chosen:
+        """The heads that it acts on, out of so many."""
+        return Chosen(heads, tuple(range(heads)) if self.heads is None else tuple(sorted(self.heads)), head_width)
+
+    def check(self, setting: Setting) -> None:
+        """Raise `SpecError` (paths relative to this prior) when the kind cannot work here."""
+        if self.heads is None:
+            return
+        there, _ = setting.heads
+        if not self.heads or len(set(self.heads)) != len(self.heads) or max(self.heads) >= there:
+            raise SpecError.at(
+                "heads", f"must name each head once, 0 to {there - 1} and at least one, came {list(self.heads)}"
+            )
 
 
 class Attend(Protocol):
@@ -147,9 +192,9 @@ class Attention(Slot, default="multi_head"):
         """The heads of a model of this width."""
 
     @abstractmethod
-    def build(self, architecture: Architecture, block: Block) -> nn.Module: ...
+    def build(self, setting: Setting) -> nn.Module: ...
 
-    def check(self, architecture: Architecture, block: Block) -> None:
+    def check(self, setting: Setting) -> None:
         """Raise `SpecError` (paths relative to this attention) when the kind cannot work here."""
 
 

@@ -8,11 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from isoflop.model.architecture import Architecture
+from isoflop.model.attend import Dense
 from isoflop.model.block import TransformerBlock
 from isoflop.model.init import initialise
-from isoflop.model.kernel import Dense, Places, choose
+from isoflop.model.kernel import check_kernel
 from isoflop.model.linear import Embedding, Linear, linear
-from isoflop.model.slots import Attend, Scoring
+from isoflop.model.places import Places
+from isoflop.model.slots import Attend
+from isoflop.model.term import Scoring
 
 
 class Transformer(nn.Module):
@@ -30,36 +33,50 @@ class Transformer(nn.Module):
         self.embed = Embedding(architecture.vocab, width, "embed")
         self.positions = nn.ModuleList(position.embedding(width) for position in architecture.embed_positions)
         self.dropout = nn.Dropout(architecture.dropout) if architecture.dropout else nn.Identity()
-        self.blocks = nn.ModuleList(TransformerBlock(architecture, block) for block in declarations)
+        self.blocks = nn.ModuleList(TransformerBlock(setting) for setting in architecture.settings)
         self.stack = architecture.stack.build(architecture.depth)
         self.final_norm = architecture.norm.build(width) if declarations[-1].join.final_norm else nn.Identity()
         self.head = None if architecture.tie_head else Linear(width, {"head": architecture.vocab})
         self.embedding_scale = width**0.5 if architecture.scale_embedding else 1.0
         for module in self.modules():
             if isinstance(scoring := getattr(module, "scoring", None), Scoring):
-                choose(scoring, kernel)  # refuses a forced kernel that cannot work, before anything runs
+                check_kernel(scoring, kernel)  # refuses a forced kernel that cannot work, before anything runs
 
     @property
     def head_weight(self) -> nn.Parameter:
         """The output matrix (V, D): logits are `features @ head_weight.T`."""
         return self.embed.weight if self.head is None else self.head.weight
 
-    def forward(self, tokens_BT: Tensor, positions: Tensor | None = None, documents: Tensor | None = None) -> Tensor:
-        """Logits of the next token, (B, T, V); arguments as in `features`."""
-        return linear(self.features(tokens_BT, positions, documents), self.head_weight)
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        consecutive: bool = False,
+    ) -> Tensor:
+        """Logits, (B, T, V), of the next token (of the token itself in an encoder); arguments as in `features`."""
+        return linear(self.features(tokens_BT, positions, documents, consecutive), self.head_weight)
 
-    def features(self, tokens_BT: Tensor, positions: Tensor | None = None, documents: Tensor | None = None) -> Tensor:
+    def features(
+        self,
+        tokens_BT: Tensor,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        consecutive: bool = False,
+    ) -> Tensor:
         """The stream that the head reads, (B, T, D).
 
         Args:
             tokens_BT: token ids.
             positions: position ids, (B, T); None means 0..T-1 in every row.
             documents: document ids, (B, T); a token sees only its own document. None means one document a row.
+            consecutive: a promise that within each document positions follow each other by one, as in packed batches;
+                then a window saves time. It always holds when `positions` is None.
         """
-        aligned = positions is None and documents is None
+        consecutive = consecutive or positions is None
         if positions is None:
             positions = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
-        places = Places(positions, positions, documents, documents, aligned)
+        places = Places(positions, positions, documents, documents, consecutive)
         return self.encode(tokens_BT, positions, Dense(places, self.kernel, self.training))
 
     def encode(self, tokens_BT: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:

@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from isoflop.model import Architecture, Part, Transformer, parts
-from isoflop.model.kernel import Dense, Places
-from isoflop.model.slots import Scoring
+from isoflop.model.attend import Dense
+from isoflop.model.places import Places
+from isoflop.model.term import Scoring
 from isoflop.spec import SpecError
 
 COMPONENTS = {
@@ -27,6 +28,10 @@ COMPONENTS = {
     "k": "attention",
     "v": "attention",
     "o": "attention",
+    "prior": "attention",
+    "prior_map": "attention",
+    "position_bias": "attention",
+    "position_map": "attention",
     "ffn_in": "ffn",
     "ffn_gate": "ffn",
     "ffn_out": "ffn",
@@ -105,7 +110,7 @@ def price(architecture: Architecture, length: int) -> Cost:
         model = Transformer(architecture, kernel="eager").eval()
         tokens_BT = torch.zeros(1, length, dtype=torch.long)
         positions_BT = torch.arange(length)[None]
-    recorder = _Recorder(Dense(Places(positions_BT, positions_BT, aligned=True), "eager"))
+    recorder = _Recorder(Dense(Places(positions_BT, positions_BT, consecutive=True), "eager"))
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         torch.nn.functional.linear(model.encode(tokens_BT, positions_BT, recorder), model.head_weight)
     full = counter.get_total_flops()

@@ -1,0 +1,121 @@
+"""What stands between queries and keys: terms, the scoring they are part of, and one evaluation of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from isoflop.model.places import Places
+from isoflop.model.relation import Addition, Mixture, Relation
+
+Once = Callable[[Any, Callable[[], Any]], Any]
+"""`once(key, make)`: `make()` the first time a key comes up in a forward pass, its value after that."""
+
+
+class Term(nn.Module):
+    """What a position kind (or a prior) does in attention, in the stages it names; `kernel.eager` is the order of stages.
+
+    `rotate`: turns queries and keys before they meet (and before keys are cached). `relate`: is added to q k^T.
+    `absolute`: the scores of some heads become their absolute values. `scale`: multiplies the scores. `add`: is added to them. `sink`: a
+    logit beside the keys, which takes weight and gives nothing. `mix`: another distribution is mixed into the weights.
+    `values`: adds to the output from the weights.
+    """
+
+    stages: frozenset[str] = frozenset()
+
+    @property
+    def key(self) -> Hashable:
+        """Terms of equal key are alike wherever their relations are `fixed`, so that blocks share what one has computed."""
+        return self
+
+    def rotate(self, x_BHTE: Tensor, positions_BT: Tensor, once: Once) -> Tensor:
+        """Queries or keys at these positions, rotated. `once` remembers for these positions alone."""
+        raise self._missing("rotate")
+
+    def relate(self, meeting: Meeting) -> Relation:
+        """A number for every pair, multiplied by the scale as q k^T is, before the softcap."""
+        raise self._missing("relate")
+
+    def absolute(self, meeting: Meeting) -> Tensor:
+        """Whether the scores of a head become their absolute values, (H,) of booleans."""
+        raise self._missing("absolute")
+
+    def scale(self, meeting: Meeting) -> Relation:
+        """A factor for every pair, after the softcap and before the mask."""
+        raise self._missing("scale")
+
+    def add(self, meeting: Meeting) -> Relation:
+        """A bias for every pair."""
+        raise self._missing("add")
+
+    def sink(self, meeting: Meeting) -> Tensor:
+        """A logit for each head, (H,)."""
+        raise self._missing("sink")
+
+    def mix(self, meeting: Meeting) -> Mixture:
+        """A distribution over the keys and its share of the weights."""
+        raise self._missing("mix")
+
+    def values(self, meeting: Meeting) -> Addition:
+        """What the weights add to the output besides p v."""
+        raise self._missing("values")
+
+    def _missing(self, stage: str) -> TypeError:
+        return TypeError(f"{type(self).__name__} has no {stage} stage")
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How one attention layer turns queries and keys into weights; see `kernel.eager` for the formula.
+
+    Attributes:
+        scale: factor on q k^T.
+        causal: a query sees no later position.
+        window: keys a query sees, itself included; None for all.
+        softcap: bound c of `c tanh(score / c)`; None for none.
+        dropout: probability, on the weights, in training mode.
+        terms: what positions (and priors) do.
+    """
+
+    scale: float
+    causal: bool
+    window: int | None
+    softcap: float | None
+    dropout: float
+    terms: tuple[Term, ...]
+
+    def acting(self, stage: str) -> tuple[Term, ...]:
+        """The terms that act in a stage."""
+        return tuple(term for term in self.terms if stage in term.stages)
+
+    @property
+    def stages(self) -> frozenset[str]:
+        """The stages that a kernel must be able to run (`rotate` is done before it)."""
+        cap = {"cap"} if self.softcap is not None else set()
+        return frozenset().union(*(term.stages for term in self.terms), cap) - {"rotate"}
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """One evaluation of attention, as it enters a kernel.
+
+    Attributes:
+        content_BHTE: the queries before any rotation, for what is predicted from them.
+        q_BHTE, k_BGSE, v_BGSE: queries, keys and values, rotated.
+        scoring: how scores are made.
+        places: where queries and keys stand.
+        once: it remembers for all blocks of one forward pass.
+        dropout: probability on the weights; 0 outside training.
+    """
+
+    content_BHTE: Tensor
+    q_BHTE: Tensor
+    k_BGSE: Tensor
+    v_BGSE: Tensor
+    scoring: Scoring
+    places: Places
+    once: Once
+    dropout: float = 0.0
