@@ -94,7 +94,7 @@ def overhead(steps: int = 40, rounds: int = 5) -> dict[str, float]:
     """CPU time of the loop over that of bare steps, at width 256; interleaved, by medians."""
     import torch
 
-    from isoflop.data import Loader, load
+    from isoflop.data import Corpus, Loader, load
     from isoflop.model import build, parameter_roles
     from isoflop.recipes import load as load_architecture
     from isoflop.train import Training, train
@@ -105,6 +105,7 @@ def overhead(steps: int = 40, rounds: int = 5) -> dict[str, float]:
     architecture = load_architecture("modern", width=256, depth=4, **{"attention.heads": 4})
     training = Training(steps=steps, rate=3e-4, batch=8, length=128, validation_windows=1)
     corpus = load(training.data)
+    assert isinstance(corpus, Corpus)
     batches = [Loader(corpus, batch=8, length=128).batch(step) for step in range(steps)]
 
     def bare() -> float:
