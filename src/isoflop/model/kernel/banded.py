@@ -57,7 +57,7 @@ class _Banded(torch.autograd.Function):
             for addition in told.values:
                 read += addition.at(p, places.view(part))
             out[:, :, part.queries] = read
-        ctx.save_for_backward(q, k, v, sink_H, torch.cat(norms, dim=2), *tensors)
+        ctx.save_for_backward(q, k, v, sink_H, torch.cat(norms[::-1], dim=2), *tensors)
         ctx.given = told, scoring, places, drop
         return out
 
@@ -157,8 +157,9 @@ def _exp_(x: Tensor) -> Tensor:
 
 
 def _parts(places: Places, scoring: Scoring) -> list[Part]:
+    """The last first: of a causal model it is the largest, and what it frees is room for all that follow."""
     length = places.q_positions.shape[1]
-    return [places.reach(scoring, q0, min(q0 + ROWS, length)) for q0 in range(0, length, ROWS)]
+    return [places.reach(scoring, q0, min(q0 + ROWS, length)) for q0 in range(0, length, ROWS)][::-1]
 
 
 def _product(q: Tensor, k: Tensor, part: Part, scale: float) -> Tensor:
