@@ -30,7 +30,9 @@ def in_blocks(architecture: Any, weights: Weights) -> list[list[Placing]]:
         shape = block.attention.shape(architecture.width)
         for term, n in enumerate(inside):
             own = weights.under(f"blocks.{number}.attention.terms.{term}")
-            alike = (block.position[n], shape.query, shape.width)
+            # Biases of buckets are numbers of a head, whatever its width.
+            width = None if isinstance(block.position[n], T5) else shape.width
+            alike = (block.position[n], shape.query, width)
             shared = first.setdefault(alike, own) if getattr(block.position[n], "blocks_share", False) else own
             placings[n].own, placings[n].shared = own, shared
         found.append(placings)
