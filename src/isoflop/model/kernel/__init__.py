@@ -13,7 +13,7 @@ from torch import Tensor
 
 from isoflop.model.kernel.banded import banded
 from isoflop.model.kernel.chunked import chunked
-from isoflop.model.kernel.eager import ask, eager
+from isoflop.model.kernel.eager import eager
 from isoflop.model.kernel.sdpa import sdpa
 from isoflop.model.term import Meeting, Scoring
 
@@ -49,7 +49,12 @@ def _suits_sdpa(meeting: Meeting) -> bool:
     """A mask without gradient, and no window that would leave out most of it."""
     if _small(meeting):
         return True
-    return not _narrow(meeting) and not any(relation.requires_grad for relation in ask(meeting).add)
+    return not _narrow(meeting) and not (torch.is_grad_enabled() and _learns(meeting.scoring))
+
+
+def _learns(scoring: Scoring) -> bool:
+    """Whether a bias has parameters. Asked of the terms alone, since what they say may cost as much as attention itself."""
+    return any(parameter.requires_grad for term in scoring.acting("add") for parameter in term.parameters())
 
 
 def _narrow(meeting: Meeting) -> bool:
