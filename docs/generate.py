@@ -4,7 +4,7 @@
     python docs/generate.py --check    # exit 1 if one of them is stale, and name it
 
 Generated are the pages in docs/techniques/, and what stands between the markers `kinds:begin` and `kinds:end` in README.md
-and mkdocs.yml, the table of benchmarks in docs/results/index.md and the listing in docs/guide/extending.md.
+and mkdocs.yml, the tables of benchmarks and studies in docs/results/index.md and the listing in docs/guide/extending.md.
 """
 
 from __future__ import annotations
@@ -49,12 +49,16 @@ def outputs() -> dict[Path, str]:
         (ROOT / "README.md", "kinds", "<!-- {} -->", _table(found, "docs/techniques/")),
         (ROOT / "mkdocs.yml", "kinds", "# {}", _navigation(found)),
         (ROOT / "docs" / "results" / "index.md", "benchmarks", "<!-- {} -->", _benchmarks()),
+        *(
+            (ROOT / "docs" / "results" / "index.md", f"study {folder.name}", "<!-- {} -->", _study(folder))
+            for folder in sorted((ROOT / "studies").glob("*/"))
+        ),
         (ROOT / "docs" / "guide" / "extending.md", "power_norm", "<!-- {} -->", _example_file("power_norm.py")),
     ]
     return {
         TECHNIQUES / "index.md": _index(found),
         **pages,
-        **{path: _between(path, name, comment, text) for path, name, comment, text in marked},
+        **_filled(marked),
     }
 
 
@@ -90,11 +94,16 @@ def _kind(slot: type[Slot], entry: KindEntry) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+# What a kind cannot stand without.
+BESIDE = {("Attention", "hard_coded"): ['position = "none"']}
+
+
 def _example(slot: type[Slot], entry: KindEntry) -> str:
     """The kind in place, with the fields that have a plain default written out."""
     plain = [(f.name, f.default) for f in entry.fields if f.default is not None]
     table = ", ".join(f"{name} = {_toml(value)}" for name, value in [("kind", entry.kind), *plain])
-    return f"{places_of(slot)[0]} = {{ {table} }}" if plain else f"{places_of(slot)[0]} = {_toml(entry.kind)}"
+    own = f"{places_of(slot)[0]} = {{ {table} }}" if plain else f"{places_of(slot)[0]} = {_toml(entry.kind)}"
+    return "\n".join([own, *BESIDE.get((slot.__name__, entry.kind), [])])
 
 
 def _index(found: list[Family]) -> str:
@@ -132,7 +141,30 @@ def _benchmarks() -> str:
     return "\n".join(["| script | what is measured | results |", "|---|---|---|", *rows]) + "\n"
 
 
+def _study(folder: Path) -> str:
+    """What the arms of a committed study came to on every set."""
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    names = [row["set"] for row in results["sets"]]
+    rows = [f"| arm | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+    for place, arm in enumerate(results["arms"]):
+        cells = [_in_set(row["arms"][place]) for row in results["sets"]]
+        rows.append(f"| {arm['name']} | {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _in_set(arm: dict[str, Any]) -> str:
+    """The mean, the change against the arm's own training where there is one, and the verdict against the base."""
+    if arm["mean"] is None:
+        return arm["verdict"]
+    change = f" ({arm['change']['mean']:+.3f})" if arm["change"]["mean"] else ""
+    return f"{arm['mean']:.3f}{change}" + ("" if arm["verdict"] == "base" else f" {arm['verdict']}")
+
+
 # --------------------------------------------------------------------------------------------------- where a kind fits
+
+
+# Fields of a kind that no declaration can give at this place: what they say is about one text, and this looks at another.
+REFUSED = frozenset({"cross.value_residual"})
 
 
 def places_of(slot: type[Slot]) -> list[str]:
@@ -141,7 +173,8 @@ def places_of(slot: type[Slot]) -> list[str]:
         *_paths(Architecture, slot, (), ()),
         *(f"training.{p}" for p in _paths(isoflop.train.Training, slot, (), ())),
     ]
-    return sorted(dict.fromkeys(paths), key=lambda path: (path.count("."), paths.index(path)))
+    legal = dict.fromkeys(path for path in paths if path not in REFUSED)
+    return sorted(legal, key=lambda path: (path.count("."), paths.index(path)))
 
 
 def _paths(cls: type[Spec], slot: type[Slot], above: tuple[str, ...], seen: tuple[type, ...]) -> Iterator[str]:
@@ -222,11 +255,19 @@ def _rank(slot: type[Slot], order: list[type[Slot]]) -> int:
     return order.index(slot) if slot in order else len(order)
 
 
-def _between(path: Path, name: str, comment: str, text: str) -> str:
-    """The file with what stands between its two markers replaced."""
+def _filled(marked: Iterable[tuple[Path, str, str, str]]) -> dict[Path, str]:
+    """Files with what stands between their markers replaced; a file may have several pairs of them."""
+    found: dict[Path, str] = {}
+    for path, name, comment, text in marked:
+        whole = found[path] if path in found else path.read_text(encoding="utf-8")
+        found[path] = _between(path, whole, name, comment, text)
+    return found
+
+
+def _between(path: Path, whole: str, name: str, comment: str, text: str) -> str:
+    """A file's content with what stands between its two markers replaced."""
     begin, end = comment.format(f"{name}:begin"), comment.format(f"{name}:end")
     pattern = re.compile(rf"({re.escape(begin)}\n).*?([ ]*{re.escape(end)})", re.DOTALL)
-    whole = path.read_text(encoding="utf-8")
     if len(pattern.findall(whole)) != 1:
         raise ValueError(f"{path} must hold the markers {begin!r} and {end!r} once")
     return pattern.sub(lambda match: match[1] + text + match[2], whole)

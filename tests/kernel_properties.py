@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -15,8 +15,9 @@ from isoflop.model import KERNELS, Architecture, Transformer
 from isoflop.model.attend import Dense
 from isoflop.model.kernel.eager import ask, attend_part
 from isoflop.model.places import Places
+from isoflop.model.slots import Attend, Expand, KeysValues, as_kept
 from isoflop.model.term import Scoring
-from models import FP32, LENGTH, Mixed, lively, logits_of, meeting, mixed, without_dropout
+from models import FP32, LENGTH, Mixed, a_last_bit_off, lively, logits_of, meeting, mixed, without_dropout
 
 
 def check_kernels(architecture: Architecture) -> None:
@@ -45,7 +46,7 @@ def _check_kernels(declared: Architecture) -> None:
             for key, value in _outcome(model.train(), batch, places).items():
                 near = {**FP32, "atol": FP32["atol"] + 4 * moved[key]}
                 torch.testing.assert_close(value, exact[key], **near, msg=lambda m, n=name, k=key: f"{n} {k}: {m}")
-            evaluated = logits_of(model.eval(), batch.tokens, *places)[batch.real]
+            evaluated = logits_of(model.eval(), batch.tokens, *places, source=batch.source)[batch.real]
             torch.testing.assert_close(
                 evaluated, exact["logits"], **{**FP32, "atol": FP32["atol"] + 4 * moved["logits"]}
             )
@@ -67,25 +68,26 @@ def _moved_by_rounding(
     model: Transformer, exact: dict[str, Tensor], batch: Mixed, places: tuple[Any, ...]
 ) -> dict[str, float]:
     """How far a last bit of the parameters moves each outcome: a norm of a vector near zero, say, makes it a thousand."""
-    before = [parameter.detach().clone() for parameter in model.parameters()]
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1 + 2**-23 * torch.randn(parameter.shape, generator=generator).sign())
-    found = _outcome(model, batch, places)
-    with torch.no_grad():
-        for parameter, value in zip(model.parameters(), before, strict=True):
-            parameter.copy_(value)
+    with a_last_bit_off(model):
+        found = _outcome(model, batch, places)
     return {key: float((found[key] - value).abs().max()) for key, value in exact.items()}
 
 
 def _outcome(model: Transformer, batch: Mixed, places: tuple[Any, ...]) -> dict[str, Tensor]:
     """Logits of real tokens and the gradient of every parameter."""
-    logits = model(batch.tokens, *places)[batch.real]
+    logits = model(batch.tokens, *places, source=batch.source)[batch.real]
     loss = (logits * torch.linspace(-1, 1, logits.shape[-1])).tanh().sum(-1).mean()
     parameters = dict(model.named_parameters())
     gradients = torch.autograd.grad(loss, list(parameters.values()))
     return {"logits": logits.detach(), **dict(zip(parameters, gradients, strict=True))}
+
+
+class _Site(NamedTuple):
+    """What comes to one evaluation of attention."""
+
+    qkv: tuple[Tensor, Tensor, Tensor]
+    scoring: Scoring
+    places: Places
 
 
 @dataclass
@@ -93,27 +95,41 @@ class _Sites:
     """An `Attend` that keeps what comes to every site."""
 
     inner: Dense
-    seen: list[tuple[tuple[Tensor, Tensor, Tensor], Scoring]]
+    seen: list[_Site]
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
-        self.seen.append(((q, k, v), scoring))
-        return self.inner(q, k, v, scoring)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, expand: Expand = as_kept) -> Tensor:
+        self.seen.append(_Site((q, *expand(k, v)), scoring, self.inner.places))
+        return self.inner(q, k, v, scoring, expand)
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        return self.inner.once(key, make)
+
+    def recall(self, x_BTD: Tensor, memory: int) -> tuple[Tensor, Attend]:
+        past_BMD, beside = self.inner.recall(x_BTD, memory)
+        assert isinstance(beside, Dense)
+        return past_BMD, replace(self, inner=beside)
+
+    def across(self, q: Tensor, keys_values: KeysValues, scoring: Scoring, expand: Expand = as_kept) -> Tensor:
+        assert self.inner.memory is not None
+        qkv = (q, *expand(*keys_values(self.inner.memory.states_BSD)))
+        self.seen.append(_Site(qkv, scoring, self.inner.memory.seen_from(self.inner.places)))
+        return self.inner.across(q, keys_values, scoring, expand)
 
 
 def _check_sites(model: Transformer, batch: Mixed, placed: tuple[Any, ...], kernel: str) -> None:
     positions = placed[0] if placed else torch.arange(LENGTH)[None]
     documents = placed[1] if placed else None
     places = Places(positions, positions, documents, documents, consecutive=len(placed) != 2)
-    sites = _Sites(Dense(places, "eager"), [])
     with torch.no_grad():
+        sites = _Sites(Dense(places, "eager", memory=model.read(batch.source)), [])
         model.encode(batch.tokens, positions, sites)
-    for number, (qkv, scoring) in enumerate(sites.seen):
+    for number, (qkv, scoring, where) in enumerate(sites.seen):
         rounded = [value.bfloat16() for value in qkv]
-        truth = _at_site("eager", [value.float() for value in rounded], scoring, places)
-        definition = _at_site("eager", rounded, scoring, places)
-        sizes = _sizes([value.float() for value in rounded], scoring, places)
+        truth = _at_site("eager", [value.float() for value in rounded], scoring, where)
+        definition = _at_site("eager", rounded, scoring, where)
+        sizes = _sizes([value.float() for value in rounded], scoring, where)
         for what, *values in zip(
-            "oqkv", truth, definition, _at_site(kernel, rounded, scoring, places), sizes, strict=True
+            "oqkv", truth, definition, _at_site(kernel, rounded, scoring, where), sizes, strict=True
         ):
             _check_rounding(*values, f"{kernel}: {what} at site {number} in bf16")
 
@@ -129,7 +145,7 @@ def _sizes(qkv: list[Tensor], scoring: Scoring, places: Places) -> list[Tensor]:
     one = meeting(q, k, identity, scoring, places)
     weights = attend_part(one, replace(ask(one), values=()), places.whole, places.allowed(scoring))
     k, v = (value.repeat_interleave(group, dim=1).abs() for value in (k, v))
-    cotangent = _cotangent(q).abs()
+    cotangent = _cotangent(weights @ v).abs()
     score = weights * (cotangent @ v.mT)
     score = scoring.scale * (score + weights * score.sum(-1, keepdim=True))
 
@@ -155,10 +171,10 @@ def _check_bf16_logits(architecture: Architecture, kernels: Iterable[str]) -> No
     rounded = lively(architecture, "eager").bfloat16()
     batch = mixed(rounded)
     inputs = (batch.tokens, batch.positions, batch.documents)
-    definition = logits_of(rounded, *inputs)[batch.real]
-    truth = logits_of(rounded.float(), *inputs)[batch.real]
+    definition = logits_of(rounded, *inputs, source=batch.source)[batch.real]
+    truth = logits_of(rounded.float(), *inputs, source=batch.source)[batch.real]
     for kernel in kernels:
-        logits = logits_of(lively(architecture, kernel).bfloat16(), *inputs)[batch.real]
+        logits = logits_of(lively(architecture, kernel).bfloat16(), *inputs, source=batch.source)[batch.real]
         assert logits.dtype == definition.dtype == torch.bfloat16
         _check_rounding(truth, definition.float(), logits.float(), truth, f"{kernel}: logits in bf16")
 
@@ -171,4 +187,5 @@ def _check_rounding(truth: Tensor, definition: Tensor, value: Tensor, size: Tens
 
 
 def _rms(value: Tensor) -> float:
-    return float(value.detach().square().mean().sqrt())
+    """0 for no numbers, as of queries without components."""
+    return float((value.detach().square().sum() / max(value.numel(), 1)).sqrt())

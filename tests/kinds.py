@@ -11,16 +11,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
 from isoflop.model import Architecture, Block
+from isoflop.model.slots import Attention
 from isoflop.spec import Slot, Spec, SpecError, merge, slots
 
 NUMBERS: dict[str, float] = {
     "b": -0.3,
+    "Embed.width": 10,
     "Prior.heads": 1,
+    "Share.count": 2,
     "Position.buckets": 8,
     "Position.reach": 3,
     "Scaling.attention_factor": 1.3,
@@ -41,14 +45,22 @@ NUMBERS: dict[str, float] = {
     "heads": 2,
     "hidden": 20,
     "kv_heads": 2,
+    "latent": 12,
+    "query_latent": 10,
+    "rotary_width": 4,
+    "value_width": 6,
     "logit": 0.7,
     "length": 12,
+    "memory": 2,
     "multiple": 8,
     "offset": -1.0,
     "scale": 0.9,
+    "share": 0.3,
+    "slope": 1.5,
     "sigma": 3.0,
     "softcap": 0.7,
     "std": 0.1,
+    "types": 2,
     "vocab": 29,
     "w": 0.2,
     "width": 48,
@@ -56,8 +68,26 @@ NUMBERS: dict[str, float] = {
 }
 """A legal value, other than the default, of every field that holds a number, by its name or its slot and name."""
 
-NEEDS: dict[tuple[str, str, Any], dict[str, Any]] = {("gaussian", "centre", "anywhere"): {"form": "encoder"}}
-"""What must be declared beside a value of a kind's field."""
+ACROSS: dict[str, Any] = {"form": "encoder_decoder"}
+NEEDS: dict[tuple[str, str, Any], dict[str, Any]] = {
+    ("gaussian", "centre", "anywhere"): {"form": "encoder"},
+    ("", "cross", "multi_head"): ACROSS,
+    ("", "cross", "latent"): ACROSS,
+    ("", "attention", "hard_coded"): {"position": {"kind": "none"}},
+}
+"""What must be declared beside a value of a kind's field, or beside a kind."""
+
+NOT_ALONE = frozenset(
+    {
+        ("cross", "window"),
+        ("cross", "value_residual"),
+        ("cross", "memory"),
+        ("centre", "diagonal"),
+        ("measure", "slope"),
+    }
+)
+"""Two names of a path (or a field and its value) that are refused where the walk meets them: a window and values of the first
+block are of one's own text; the diagonal stands in attention to an encoder, see `_diagonal`."""
 
 TINY: dict[str, Any] = {
     "vocab": 13,
@@ -72,11 +102,22 @@ TINY: dict[str, Any] = {
 """The architecture that settings are laid over. Six heads, since two ALiBi rules agree for powers of two; GELU, since the
 kink of ReLU is no friend of comparisons."""
 
-UNPAIRED = frozenset({("position", "scaling")})
-"""Where kinds stand whose fields do one thing together, whatever is beside them: a scaling makes a list of frequencies."""
+UNPAIRED = frozenset(
+    {
+        ("position", "scaling"),
+        ("cross", "priors"),
+        ("cross", "qk_norm"),
+        ("attention_norm",),
+        ("embed_norm",),
+        ("head", "norm"),
+    }
+)
+"""Where kinds stand whose fields meet no others in pairs: a scaling makes a list of frequencies, whatever is beside it; priors
+and norms do here what they do where their pairs are met, in attention to one's own text and in the blocks."""
 
-ELSEWHERE = frozenset({"blocks", "plugins"})
-"""Fields of an architecture that hold no setting of their own: per-block changes are `block_settings`."""
+ELSEWHERE = frozenset({"blocks", "encoder", "plugins"})
+"""Fields of an architecture that hold no setting of their own: per-block changes are `block_settings`, those of an encoder
+`encoder_settings`."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +188,23 @@ def tiny(*changes: Mapping[str, Any]) -> Architecture:
 @cache
 def settings() -> tuple[Setting, ...]:
     """Every value of every field of an architecture, one at a time."""
-    return tuple(_walk(Architecture, (), {}, (), set()))
+    return (*(setting for setting in _walk(Architecture, (), {}, (), set()) if _stands(setting)), *_diagonal())
+
+
+def _stands(setting: Setting) -> bool:
+    cross = setting.change.get("cross")
+    crosses = cross is None or Attention.kinds[cross["kind"]].crosses
+    steps = pairwise((*setting.path, str(setting.value)))
+    return crosses and NOT_ALONE.isdisjoint(steps)
+
+
+def _diagonal() -> Iterator[Setting]:
+    """What leads from one text to another."""
+    path = ("cross", "priors", "measure")
+    gaussian = {"cross": {"kind": "multi_head", "priors": {"kind": "penalty", "measure": {"kind": "gaussian"}}}}
+    owner = combine(ACROSS, gaussian)
+    yield Setting((*path, "centre"), "diagonal", owner)
+    yield Setting((*path, "slope"), NUMBERS["slope"], combine(owner, put((*path, "centre"), "diagonal")))
 
 
 def paired_settings() -> tuple[Setting, ...]:
@@ -161,6 +218,15 @@ def block_settings() -> tuple[dict[str, Any], ...]:
     alone = [setting.change for setting in settings() if setting.path[0] in Block.model_fields]
     changes = [change for change in ({"blocks": [{"at": "1", **change}]} for change in alone) if legal(change)]
     return tuple(change for change in changes if tiny(change).declarations != tiny().declarations)
+
+
+@cache
+def encoder_settings() -> tuple[dict[str, Any], ...]:
+    """Every other kind, and every field of attention once, in the encoder of an encoder-decoder alone."""
+    changes = [{"depth": 3}, {"blocks": [{"at": "1", "attention": {"window": 3}}]}]
+    changes += [setting.change for setting in _representatives().values()]
+    found = [{**ACROSS, "encoder": change} for change in changes]
+    return tuple(change for change in found if legal(change) and tiny(change).reader != tiny(ACROSS).reader)
 
 
 def legal(*changes: Mapping[str, Any]) -> bool:
@@ -190,10 +256,11 @@ def _walk(
                 if choice in above:
                     continue
                 table = {"kind": choice.kind, **required(choice)}
-                yield Setting(here, table, owner)
+                beside = combine(owner, NEEDS.get((getattr(cls, "kind", ""), name, choice.kind), {}))
+                yield Setting(here, table, beside)
                 if choice not in deep:
                     deep.update({choice} if len(here) > 2 else ())
-                    yield from _walk(choice, here, combine(owner, put(here, table)), (*above, choice), deep)
+                    yield from _walk(choice, here, combine(beside, put(here, table)), (*above, choice), deep)
             else:
                 yield Setting(here, choice, combine(owner, NEEDS.get((getattr(cls, "kind", ""), name, choice), {})))
 
@@ -267,6 +334,7 @@ def cover() -> Cover:
     """Greedy pairwise cover: each architecture takes as many pairs not met before as it can hold."""
     named = [(str(setting), setting.change) for setting in paired_settings()]
     named += [(f"block 1: {block_name(change)}", change) for change in _block_representatives()]
+    named += [(f"encoder: {encoder_name(change)}", change) for change in encoder_settings()]
     changes = [change for _, change in named]
     open_pairs = np.triu(np.array([[_compatible(a, b) for b in changes] for a in changes]), 1)
     open_pairs |= open_pairs.T
@@ -290,6 +358,11 @@ def cover() -> Cover:
 def block_name(change: Mapping[str, Any]) -> str:
     """A short name of a change of one block."""
     return " ".join(f"{key}={item}" for key, item in change["blocks"][0].items() if key != "at")
+
+
+def encoder_name(change: Mapping[str, Any]) -> str:
+    """A short name of a change of the encoder."""
+    return " ".join(f"{key}={item}" for key, item in change["encoder"].items())
 
 
 def _extend(chosen: list[int], changes: list[dict[str, Any]], open_pairs: np.ndarray) -> list[int]:
@@ -321,18 +394,19 @@ def _compatible(left: dict[str, Any], right: dict[str, Any]) -> bool:
 
 def _block_representatives() -> list[dict[str, Any]]:
     """Every other kind, and every field of attention once, in block 1 alone."""
-    found: dict[str, dict[str, Any]] = {}
+    changes = [{"blocks": [{"at": "1", **setting.change}]} for setting in _representatives().values()]
+    return [change for change in changes if legal(change) and tiny(change).declarations != tiny().declarations]
+
+
+def _representatives() -> dict[str, Setting]:
+    """Every kind that a block names, and every field of attention once."""
+    found: dict[str, Setting] = {}
     for setting in settings():
-        if setting.path[0] not in Block.model_fields:
-            continue
-        change = {"blocks": [{"at": "1", **setting.change}]}
-        if not legal(change) or tiny(change).declarations == tiny().declarations:
-            continue
-        whole_kind = len(setting.path) == 1
+        whole_kind = len(setting.path) == 1 and setting.path[0] in Block.model_fields
         field_of_attention = len(setting.path) == 2 and setting.path[0] == "attention"
         if whole_kind or field_of_attention:
-            found.setdefault(str(setting) if whole_kind else ".".join(setting.path), change)
-    return list(found.values())
+            found.setdefault(str(setting) if whole_kind else ".".join(setting.path), setting)
+    return found
 
 
 @contextmanager

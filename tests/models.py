@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from isoflop.model import Architecture, Transformer, build, parameter_roles, parts
+from isoflop.model import KERNELS, Architecture, Source, Transformer, build, parameter_roles, parts
 from isoflop.model.places import Places
 from isoflop.model.slots import Setting
 from isoflop.model.term import Meeting, Scoring, Term
@@ -37,6 +38,14 @@ def lively(architecture: Architecture, kernel: str | None = None) -> Transformer
     return model.eval()
 
 
+def able_kernels(architecture: Architecture) -> list[str]:
+    """The kernels that can run every attention of an architecture."""
+    with torch.device("meta"):
+        modules = list(Transformer(architecture).modules())
+    needed = frozenset().union(*(m.scoring.stages for m in modules if isinstance(getattr(m, "scoring", None), Scoring)))
+    return [name for name, kernel in KERNELS.items() if needed <= kernel.stages]
+
+
 def some_tokens(architecture: Architecture, *shape: int) -> Tensor:
     """Token ids, the same ones every time."""
     return torch.randint(architecture.vocab, shape, generator=torch.Generator().manual_seed(1))
@@ -57,17 +66,23 @@ def without_dropout(architecture: Architecture) -> Architecture:
 
 @dataclass(frozen=True)
 class Mixed:
-    """A batch of rows that are full, padded left, padded right and packed, and the logits of each sequence alone."""
+    """A batch of rows that are full, padded left, padded right and packed, and the logits of each sequence alone.
+
+    `moved`: how far a last bit of the parameters moves the logits, which a model without any norm makes a thousand.
+    """
 
     tokens: Tensor
     positions: Tensor
     documents: Tensor
     alone: Tensor
     real: Tensor
+    source: Source | None
+    moved: float
 
     def check(self, logits: Tensor, what: str) -> None:
         """The logits of real tokens are those of their sequence alone."""
-        torch.testing.assert_close(logits[self.real], self.alone[self.real], **FP32, msg=lambda text: f"{what}: {text}")
+        room = {**FP32, "atol": max(FP32["atol"], 4 * self.moved)}
+        torch.testing.assert_close(logits[self.real], self.alone[self.real], **room, msg=lambda text: f"{what}: {text}")
 
 
 ROWS = (
@@ -77,6 +92,13 @@ ROWS = (
     (0, 0, 0, 0, 1, 1, 1),
 )
 """Document ids."""
+SOURCE_ROWS = (
+    (0, 0, 0, 0, 0, 0),
+    (0, 0, 0, PADDING, PADDING, PADDING),
+    (PADDING, PADDING, 0, 0, 0, 0),
+    (0, 0, 0, 1, 1, PADDING),
+)
+"""Document ids of what the encoder reads beside them, where there is one."""
 
 
 def mixed(model: Transformer) -> Mixed:
@@ -85,15 +107,66 @@ def mixed(model: Transformer) -> Mixed:
     tokens = some_tokens(model.architecture, *documents.shape)
     positions = torch.zeros_like(documents)
     alone = torch.zeros(*documents.shape, model.architecture.vocab)
+    source = None if model.encoder is None else mixed_source(model.architecture)
     for number, row in enumerate(ROWS):
-        start = 0
-        for document, members in itertools.groupby(row):
-            end = start + len(list(members))
+        for document, span in spans(row):
             if document != PADDING:
-                positions[number, start:end] = torch.arange(end - start)
-                alone[number, start:end] = logits_of(model, tokens[number : number + 1, start:end])[0]
-            start = end
-    return Mixed(tokens, positions, documents, alone, documents != PADDING)
+                positions[number, span] = torch.arange(span.stop - span.start)
+                read = source and of_document(source, number, document)
+                alone[number, span] = logits_of(model, tokens[number : number + 1, span], source=read)[0]
+    real, placed = documents != PADDING, (tokens, positions, documents)
+    before = logits_of(model, *placed, source=source)[real]
+    with a_last_bit_off(model):
+        moved = logits_of(model, *placed, source=source)[real] - before
+    return Mixed(tokens, positions, documents, alone, real, source, float(moved.abs().max()))
+
+
+@contextmanager
+def a_last_bit_off(model: Transformer) -> Iterator[None]:
+    """Every parameter a last bit up or down."""
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1 + 2**-23 * torch.randn(parameter.shape, generator=generator).sign())
+    yield
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), before, strict=True):
+            parameter.copy_(value)
+
+
+def mixed_source(architecture: Architecture) -> Source:
+    """A batch of `SOURCE_ROWS`."""
+    documents = torch.tensor(SOURCE_ROWS)
+    positions = torch.zeros_like(documents)
+    for number, row in enumerate(SOURCE_ROWS):
+        for _, span in spans(row):
+            positions[number, span] = torch.arange(span.stop - span.start)
+    tokens = torch.randint(architecture.vocab, documents.shape, generator=torch.Generator().manual_seed(2))
+    return Source(tokens, positions, documents)
+
+
+def of_document(source: Source, row: int, document: int) -> Source:
+    """One document of a source alone."""
+    assert source.documents_BS is not None
+    return Source(source.tokens_BS[row : row + 1, source.documents_BS[row] == document])
+
+
+def spans(row: tuple[int, ...]) -> Iterator[tuple[int, slice]]:
+    """Each document of a row and where it stands."""
+    start = 0
+    for document, members in itertools.groupby(row):
+        end = start + len(list(members))
+        yield document, slice(start, end)
+        start = end
+
+
+def some_source(architecture: Architecture, rows: int, length: int = LENGTH - 2) -> Source | None:
+    """What the encoder reads, if there is one: the same every time."""
+    if architecture.reader is None:
+        return None
+    generator = torch.Generator().manual_seed(3)
+    return Source(torch.randint(architecture.vocab, (rows, length), generator=generator))
 
 
 def meeting(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, places: Places, dropout: float = 0.0) -> Meeting:
@@ -117,5 +190,12 @@ def bias(term: Term, q_positions: Tensor, k_positions: Tensor, heads: int = 1) -
 
 
 @torch.no_grad()
-def logits_of(model: Transformer, *inputs: Any) -> Tensor:
-    return model(*inputs)
+def logits_of(model: Transformer, tokens: Tensor, *places: Any, source: Source | None = None) -> Tensor:
+    """Logits without gradients; of some source, where there is an encoder and none is given."""
+    return model(tokens, *places, source=source or some_source(model.architecture, len(tokens)))
+
+
+@torch.no_grad()
+def features_of(model: Transformer, tokens: Tensor, source: Source | None = None) -> Tensor:
+    """What the head reads; it works on each place alone, and may hide a small change (one unit of ReLU, normalised)."""
+    return model.features(tokens, source=source or some_source(model.architecture, len(tokens)))

@@ -21,7 +21,7 @@ from isoflop.model.prior import (
 
 @dataclass(frozen=True)
 class Row:
-    """A query of one head: its content, its place, the keys that it may see, the number of tokens."""
+    """A query of one head: its content, its place, the keys that it may see, the number of tokens where keys stand."""
 
     query: Vector
     i: int
@@ -86,9 +86,11 @@ def gaussian(spec: Gaussian, turn: int, row: Row, weights: Weights) -> Vector:
         spec.sigma, spec.sigma_is, lambda x: softplus(x) + 1e-3, turn, row, weights.under("sigma"), hidden=True
     )
     inside = weights.under("centre")
-    if spec.centre == "self":
-        start = spec.offset[turn % len(spec.offset)]
-        centre = row.i + number(start, spec.offset_is, lambda x: x, turn, row, inside.under("offset"), hidden=True)
+    if spec.centre in ("self", "diagonal"):
+        start, slope = spec.offset[turn % len(spec.offset)], spec.slope if spec.centre == "diagonal" else 1
+        centre = slope * row.i + number(
+            start, spec.offset_is, lambda x: x, turn, row, inside.under("offset"), hidden=True
+        )
     else:
         last = row.i if spec.centre == "before" else row.length - 1
         centre = last * number(0.0, "predicted", sigmoid, turn, row, inside.under("share"), hidden=True)

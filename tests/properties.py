@@ -18,13 +18,27 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from isoflop.generate.cache import Cached, ContiguousCache
-from isoflop.model import Architecture, Transformer, build, parameter_roles, parts
+from isoflop.model import Architecture, Past, Source, Transformer, build, parameter_roles, parts
+from isoflop.model.attention import HardCodedAttention, Latent
 from isoflop.model.init import initialise, rule_for
+from isoflop.model.slots import Setting
 from isoflop.plan.cost import count_parameters, price
 from isoflop.spec import to_toml
 from isoflop.train.checkpoint import named_tensors, restore
 from kernel_properties import check_kernels
-from models import FP32, LENGTH, Mixed, lively, logits_of, mixed, some_tokens, without_dropout
+from models import (
+    FP32,
+    LENGTH,
+    Mixed,
+    features_of,
+    lively,
+    logits_of,
+    mixed,
+    of_document,
+    some_source,
+    some_tokens,
+    without_dropout,
+)
 
 # ------------------------------------------------------------------------------------------------------ declarations
 
@@ -56,16 +70,65 @@ def check_causality(model: Transformer) -> None:
 def check_reach(architecture: Architecture) -> None:
     """In one block a query sees exactly the keys of its window."""
     for declaration in dict.fromkeys(architecture.declarations):
-        alone = architecture.override({"blocks": [], "depth": 1, **declaration.dump()})
+        # Values of another block come from there, token by token: they are left out with it.
+        attention = {**declaration.attention.dump(), "value_residual": None}
+        if isinstance(declaration.attention, HardCodedAttention):
+            attention["sigma"] = float(LENGTH)  # fp32 does not see the tail of a narrow density
+        changed = {"share": "none", "encoder": None, **declaration.dump(), "attention": attention}
+        alone = architecture.override({"blocks": [], "depth": 1, **changed})
         window = getattr(declaration.attention, "window", None) or LENGTH
         model = lively(without_dropout(alone))
         tokens = some_tokens(alone, 1, LENGTH)
-        before = logits_of(model, tokens)
+        before = features_of(model, tokens)
         for place in range(LENGTH):
-            after = logits_of(model, _changed(tokens, place, alone.vocab))
+            after = features_of(model, _changed(tokens, place, alone.vocab))
             seen = (after != before).any(-1)[0].tolist()
             expected = [_sees(alone, query, place, window) for query in range(LENGTH)]
             assert seen == expected, f"token {place} is seen by {seen}, window {window}"
+
+
+def check_memory(architecture: Architecture) -> None:
+    """Where memories hold all that is in reach, a text walked through in segments has the logits of the whole text."""
+    blocks = []
+    for number, declaration in enumerate(architecture.declarations):
+        if not declaration.attention.remembered:
+            return
+        table = declaration.attention.dump()
+        # Values of another block come from there, as far back as its own memory.
+        attention = {**table, "value_residual": None, "memory": (table.get("window") or LENGTH + 1) - 1 or None}
+        blocks.append({"at": str(number), **declaration.dump(), "attention": attention})
+    model = lively(without_dropout(architecture.override({"blocks": blocks})))
+    tokens = some_tokens(model.architecture, 2, LENGTH)
+    for documents in (None, torch.tensor([[0, 0, 0, 1, 1, 1, 1], [2, 2, 2, 2, 2, 3, 3]])):
+        whole = walked(model, tokens, [LENGTH], documents)
+        for split in ([3, 4], [1, 2, 4], [2, 1, 1, 3]):
+            torch.testing.assert_close(walked(model, tokens, split, documents), whole, **FP32)
+
+
+@torch.no_grad()
+def walked(model: Transformer, tokens: Tensor, split: Sequence[int], documents: Tensor | None = None) -> Tensor:
+    """Features of a text, segment by segment."""
+    past, found, start = Past(), [], 0
+    for count in split:
+        span = slice(start, start + count)
+        features, past = model.segment(
+            tokens[:, span], past, documents=None if documents is None else documents[:, span]
+        )
+        found.append(features)
+        start += count
+    return torch.cat(found, dim=1)
+
+
+def check_source(model: Transformer) -> None:
+    """Every token of the target sees every token of the source."""
+    source = some_source(model.architecture, 1)
+    assert source is not None
+    tokens = some_tokens(model.architecture, 1, LENGTH)
+    before = features_of(model, tokens)
+    for place in range(source.tokens_BS.shape[1]):
+        changed = Source(_changed(source.tokens_BS, place, model.architecture.vocab))
+        seen = (features_of(model, tokens, source=changed) != before).any(-1)
+        assert seen.all(), f"token {place} of the source is seen by {seen.tolist()}"
 
 
 def _sees(architecture: Architecture, query: int, key: int, window: int) -> bool:
@@ -86,13 +149,16 @@ ALL_SPLITS = (
 
 def check_packing(model: Transformer, batch: Mixed) -> None:
     """Neighbours in the batch, padding and other documents in the row change nothing."""
-    batch.check(logits_of(model, batch.tokens, batch.positions, batch.documents), "uncached")
+    logits = logits_of(model, batch.tokens, batch.positions, batch.documents, source=batch.source)
+    batch.check(logits, "uncached")
     # Documents whose positions go on instead of starting anew.
     tokens, documents = batch.tokens[-1:], batch.documents[-1:]
-    together = logits_of(model, tokens, None, documents)
+    source = batch.source and Source(*(tensor[-1:] for tensor in vars(batch.source).values() if tensor is not None))
+    together = logits_of(model, tokens, None, documents, source=source)
     for document in documents.unique():
         span = documents[0] == document
-        alone = logits_of(model, tokens[:, span], torch.arange(LENGTH)[None, span])
+        read = source and of_document(source, 0, int(document))
+        alone = logits_of(model, tokens[:, span], torch.arange(LENGTH)[None, span], source=read)
         torch.testing.assert_close(together[:, span], alone, **FP32)
 
 
@@ -105,7 +171,7 @@ def check_cached(model: Transformer, batch: Mixed, splits: Sequence[Sequence[int
 @torch.no_grad()
 def cached_logits(model: Transformer, batch: Mixed, split: Sequence[int]) -> Tensor:
     """Logits of the batch, fed to a cache in parts."""
-    cache = ContiguousCache(len(batch.tokens), LENGTH, torch.device("cpu"))
+    cache = ContiguousCache(len(batch.tokens), LENGTH, torch.device("cpu"), model.read(batch.source))
     found = []
     for start, count in zip(itertools.accumulate([0, *split]), split, strict=False):
         span = slice(start, start + count)
@@ -113,7 +179,7 @@ def cached_logits(model: Transformer, batch: Mixed, split: Sequence[int]) -> Ten
         places = cache.place(positions, batch.documents[:, span])
         features = model.encode(batch.tokens[:, span], positions, Cached(cache, places, model.kernel))
         cache.advance(count)
-        found.append(F.linear(features, model.head_weight))
+        found.append(model.logits(features))
     return torch.cat(found, dim=1)
 
 
@@ -179,7 +245,9 @@ def _check_initialised(model: Transformer, architecture: Architecture) -> None:
 
 def _check_gradients(model: Transformer) -> None:
     tokens = some_tokens(model.architecture, 2, LENGTH + 1)
-    loss = F.cross_entropy(model.train()(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    source = some_source(model.architecture, 2, LENGTH)
+    logits = model.train()(tokens[:, :-1], source=source)
+    loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
     loss.backward()
     assert loss.isfinite()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
@@ -189,7 +257,7 @@ def _check_gradients(model: Transformer) -> None:
         gradient = gradient[part.rows]
         assert gradient.isfinite().all(), part.name
         assert gradient.any(), f"{part.name} gets no gradient"
-        if part.name.startswith("positions."):
+        if part.name.removeprefix("encoder.").startswith("positions."):
             assert gradient[:LENGTH].any(-1).all(), part.name
             assert not gradient[LENGTH:].any(), "positions beyond the batch are idle"
 
@@ -200,23 +268,37 @@ def check_cost(architecture: Architecture) -> None:
     model = build(architecture, kernel="eager").eval()
     assert cost.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert sum(cost.components.values()) == cost.parameters
-    assert cost.sites == architecture.depth
-    with FlopCounterMode(display=False) as counter:
-        logits_of(model, some_tokens(architecture, 1, LENGTH))
+    sites = [(side, block.attention) for side in architecture.sides for block in side.declarations]
+    assert cost.sites == len(sites) + (architecture.depth if architecture.reader else 0)
+    tokens, source, past = some_tokens(architecture, 1, LENGTH), some_source(architecture, 1, LENGTH), Past()
+    assert architecture.remembered <= LENGTH, "one segment fills the memory"
+    with torch.no_grad():
+        if architecture.remembered:
+            _, past = model.segment(tokens, past)
+        with FlopCounterMode(display=False) as counter:
+            model.logits(model.segment(tokens, past, source=source)[0])
     assert cost.forward_flops_per_token_full * LENGTH == counter.get_total_flops()
-    shapes = [block.attention.shape(architecture.width) for block in architecture.declarations]
-    assert cost.kv_elements_per_token == sum(2 * shape.key_value * shape.width for shape in shapes)
+    crossings = [setting.crossing for setting in architecture.settings]
+    assert cost.kv_elements_per_token == sum(map(_kept, architecture.settings if architecture.causal else []))
+    assert cost.kv_elements_per_source_token == sum(_kept(setting) for setting in crossings if setting)
     assert cost.kv_bytes_per_token(4) == 4 * cost.kv_elements_per_token
-    outside = sum(
-        _masked_pairs(architecture, block.attention) * shape.query * shape.width * 4
-        for block, shape in zip(architecture.declarations, shapes, strict=True)
-    )
+    outside = 0
+    for side, attention in sites:
+        shape = attention.shape(side.width)
+        outside += _masked_pairs(side, attention) * shape.query * 2 * (shape.width + shape.value)
     assert round(cost.forward_flops_per_token * LENGTH) == counter.get_total_flops() - outside
 
 
+def _kept(setting: Setting) -> int:
+    attention, shape = setting.block.attention, setting.heads
+    if isinstance(attention, Latent):
+        return attention.latent + attention.rotary_width
+    return shape.key_value * (shape.width + shape.value)
+
+
 def _masked_pairs(architecture: Architecture, attention: Any) -> int:
-    window = getattr(attention, "window", None) or LENGTH
-    pairs = [(query, key) for query in range(LENGTH) for key in range(LENGTH)]
+    window = getattr(attention, "window", None) or LENGTH + attention.remembered
+    pairs = [(query, key) for query in range(LENGTH) for key in range(-attention.remembered, LENGTH)]
     return sum(not _sees(architecture, query, key, window) for query, key in pairs)
 
 
@@ -247,6 +329,10 @@ def check_combination(architecture: Architecture, splits: Sequence[Sequence[int]
     model = lively(architecture)
     batch = mixed(model)
     check_packing(model, batch)
+    if architecture.reader is not None:
+        check_source(model)
+    if architecture.remembered:
+        check_memory(architecture)
     if architecture.causal:
         check_causality(model)
         check_cached(model, batch, splits)

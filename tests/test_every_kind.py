@@ -26,6 +26,7 @@ def _distinct() -> dict[str, Architecture]:
 
 WHOLE = _distinct()
 IN_BLOCK = {kinds.block_name(change): change for change in kinds.block_settings()}
+IN_ENCODER = {kinds.encoder_name(change): change for change in kinds.encoder_settings()}
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -36,6 +37,11 @@ def test_setting(name: str) -> None:
 @pytest.mark.parametrize("name", IN_BLOCK)
 def test_setting_in_one_block(name: str) -> None:
     properties.check_combination(kinds.tiny(IN_BLOCK[name]))
+
+
+@pytest.mark.parametrize("name", IN_ENCODER)
+def test_setting_in_an_encoder(name: str) -> None:
+    properties.check_combination(kinds.tiny(IN_ENCODER[name]))
 
 
 def test_every_kind_of_a_model_is_met() -> None:

@@ -41,6 +41,39 @@ REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"attention": {"softcap": math.inf}}, "attention.softcap", ["finite", "came inf"]),
     ({"attention": {"scale": 0.0}}, "attention.scale", ["greater than 0", "came 0.0"]),
     ({"attention": {"window": 0}}, "attention.window", ["greater than or equal to 1", "came 0"]),
+    ({"attention": {"memory": 0}}, "attention.memory", ["greater than or equal to 1", "came 0"]),
+    ({"attention": {"memory": 4, "window": 4}}, "attention.memory", ["at most 3", "a window of 4", "came 4"]),
+    (
+        {"attention": {"memory": 4}, "form": "encoder"},
+        "attention.memory",
+        ["a decoder goes on with", "form = 'decoder'", "came 'encoder'"],
+    ),
+    ({"attention": {"memory": 4}, "form": "encoder_decoder"}, "attention.memory", ["came 'encoder_decoder'"]),
+    (
+        {"form": "encoder_decoder", "cross": {"kind": "multi_head", "memory": 4}},
+        "cross.memory",
+        ["a decoder goes on with"],
+    ),
+    (
+        {"attention": {"memory": 4}, "position": ["learned", "alibi"]},
+        "attention.memory",
+        ["'learned' counts each segment from its own start", "'transformer_xl', 'rope' or 'alibi'"],
+    ),
+    (
+        {"blocks": [{"at": "1", "attention": {"memory": 4, "value_residual": "fixed"}}]},
+        "blocks.0.attention.value_residual",
+        ["as long a memory here as in the first block", "4, there 0"],
+    ),
+    (
+        {
+            "attention": {
+                "memory": 4,
+                "priors": {"kind": "penalty", "measure": {"kind": "gaussian", "centre": "before"}},
+            }
+        },
+        "attention.priors.measure.centre",
+        ["'before' counts from the start of a text", "take 'self'"],
+    ),
     ({"init": {"std": 0.0}}, "init.std", ["greater than 0"]),
     ({"depth": 0}, "depth", ["greater than or equal to 1", "came 0"]),
     ({"depth": 2.0}, "depth", ["valid integer", "came 2.0"]),
@@ -140,12 +173,58 @@ REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
     (
         {"attention": {"priors": {"kind": "hard_coded", "heads": [0, 1, 2, 3, 4, 5]}}},
         "attention.priors.heads",
-        ["must leave one of the 6 heads"],
+        ["must leave one of the 6 heads", "take attention = 'hard_coded'"],
+    ),
+    (
+        {"position": ["rope", "sinusoidal"], "attention": {"kind": "hard_coded", "heads": 6}},
+        "attention",
+        ["neither queries nor keys, between which position 'rope' would act", "set position = 'none'"],
+    ),
+    (
+        {"position": "none", "attention": {"kind": "hard_coded", "heads": 5}},
+        "attention.heads",
+        ["must divide width 24, came 5"],
+    ),
+    (
+        {"form": "encoder_decoder", "cross": {"kind": "hard_coded"}},
+        "cross",
+        ["'hard_coded' cannot look at an encoder", "multi_head"],
     ),
     (
         {"blocks": [{"at": "1", "attention": {"heads": 2, "priors": {"heads": 2}}}]},
         "blocks.0.attention.priors.heads",
         ["0 to 1", "came [2]"],
+    ),
+    (
+        {"attention": {"gate": "heads"}},
+        "attention.gate",
+        ["must be 'none', 'head' or 'element'", "Did you mean 'head'?"],
+    ),
+    ({"attention": {"value_residual": "lurp"}}, "attention.value_residual", ["no kind", "Did you mean 'lerp'?"]),
+    (
+        {"attention": {"value_residual": {"kind": "fixed", "own": 0.0}}},
+        "attention.value_residual.own",
+        ["must not be 0", "own values of the block without use"],
+    ),
+    (
+        {"depth": 1, "attention": {"value_residual": "learned"}},
+        "attention.value_residual",
+        ["does nothing", "no later"],
+    ),
+    (
+        {"blocks": [{"at": "0", "attention": {"value_residual": "learned"}}]},
+        "blocks.0.attention.value_residual",
+        ["does nothing: the first block has no block before it"],
+    ),
+    (
+        {"blocks": [{"at": "1", "attention": {"value_residual": "learned", "kv_heads": 2}}]},
+        "blocks.0.attention.value_residual",
+        ["must be the same", "2 of 4 here, 6 of 4 in the first block"],
+    ),
+    (
+        {"form": "encoder_decoder", "cross": {"value_residual": "learned"}},
+        "cross.value_residual",
+        ["values of the same text", "remove it"],
     ),
     (
         {"position": {"kind": "rope", "scaling": "yarm"}},

@@ -168,8 +168,9 @@ class Slot(Spec):
         name = table.get("kind", getattr(cls, "kind", cls.default_kind))
         found = cls.kinds.get(name) if isinstance(name, str) else None
         if found is None or not issubclass(found, cls):
-            hint = did_you_mean(str(name), cls.kinds)
-            raise SpecError(f"{name!r} is no kind of {cls.slot().__name__}; there are {', '.join(cls.kinds)}.{hint}")
+            known = [other for other, kind in cls.kinds.items() if issubclass(kind, cls)]
+            hint = did_you_mean(str(name), known)
+            raise SpecError(f"{name!r} is no kind of {cls.__name__}; there are {', '.join(known)}.{hint}")
         return found(**{key: item for key, item in table.items() if key != "kind"})
 
     def dump(self) -> dict[str, Any]:
@@ -330,7 +331,7 @@ def _problems(cls: type[Spec], error: ErrorDetails) -> Iterable[Problem]:
         return cause.under(*path).problems
     if error["type"] == "extra_forbidden":
         known = list(cls.model_fields)
-        by_name = {p.rpartition(".")[2]: p for p in sorted(field_paths(cls), key=lambda path: -path.count("."))}
+        by_name = {p.rpartition(".")[2]: p for p in sorted(field_paths(cls), key=lambda path: path.count("."))[::-1]}
         near = difflib.get_close_matches(str(path[-1]), by_name, n=1, cutoff=0.6)
         hint = f" Did you mean {by_name[near[0]]!r}?" if near else ""
         allowed = f"fields here are {', '.join(known)}" if known else "there are no fields here"

@@ -21,6 +21,7 @@ rate = 1e-3
 data = {{ source = "text" }}
 """
 
+ON_COPIES, HIDDEN = "training.data.source=task:copy", "training.data.objective=masked"
 CASES: list[tuple[int, str, tuple[str, ...]]] = [
     (2, "error: widht: unknown field; .*Did you mean 'width'", ("plan", "modern", "widht=3")),
     (2, "error: width: must be a valid integer, came '64'", ("plan", "modern", "width='64'")),
@@ -42,6 +43,31 @@ CASES: list[tuple[int, str, tuple[str, ...]]] = [
         "error: training.stepz: unknown field; .*Did you mean 'steps'",
         ("train", "modern", *TRAINING, "training.stepz=3"),
     ),
+    *(
+        (2, f"error: {said}", ("train", "modern", *TINY, *TRAINING, *changes))
+        for said, *changes in (
+            (
+                "training.data.source: an encoder-decoder reads one text and writes another; .*text",
+                "form=encoder_decoder",
+            ),
+            ("training.data.source: an encoder reads a text and writes none", "form=encoder", ON_COPIES),
+            ("training.data.objective: an encoder-decoder is .*'masked'", "form=encoder_decoder", ON_COPIES, HIDDEN),
+            ("training.data.objective: a decoder sees no token behind", HIDDEN),
+            ("training.data.packing: has no effect on pairs", ON_COPIES, "training.data.packing=documents"),
+            ("training.data.source.longst: .*Did you mean 'longest'", ON_COPIES, "training.data.source.longst=3"),
+            ("training.data.source: 'copi' is no kind .*Did you mean 'copy'", "training.data.source=task:copi"),
+            ("training.data.source.target: no gettext catalogue", "training.data.source=translation:en-xx"),
+            (
+                "training.length: must be at least 2 for the shortest",
+                ON_COPIES,
+                "form=encoder_decoder",
+                "training.length=1",
+            ),
+            ("cross: looks at an encoder, and form 'decoder' has none", ON_COPIES, "cross.heads=2"),
+            ("cross.window: is about places in one text", ON_COPIES, "form=encoder_decoder", "cross.window=3"),
+            ("encoder.depht: unknown field; .*Did you mean 'depth'", "form=encoder_decoder", "encoder.depht=3"),
+        )
+    ),
     (2, "error: vocab: must be at least 256, .*came 100", ("train", "modern", *TINY, *TRAINING, "vocab=100")),
     *(
         (2, f"error: .*source: .*{said}", ("train", "modern", *TINY, *TRAINING, f"training.data.source={name}"))
@@ -54,6 +80,8 @@ CASES: list[tuple[int, str, tuple[str, ...]]] = [
     ),
     (2, "error: vocab: must be 256, .*came 100", ("generate", "small.toml")),
     (2, "error: vocab: must be 256, .*came 50257", ("generate", "gpt2")),
+    (2, "lengths.*whole numbers with commas", ("evaluate", "run", "--lengths", "8,x")),
+    (1, "error: no such file: none.*run.json", ("evaluate", "none")),
     (2, "temperature", ("generate", "modern", "--temperature", "-1")),
     (2, "top-k", ("generate", "modern", "--top-k", "0")),
     (2, "top-p", ("generate", "modern", "--top-p", "1.5")),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +16,11 @@ import isoflop.recipes as isoflop_package
 from isoflop import __version__, build, load, price
 from isoflop.recipes import recipes
 from isoflop.spec import read_toml, slots
+from isoflop.train import load_model
 from study_folders import TINY, TINY_BASE, TRAINING, Command, finish, needs_proc, start, wait_until, write_text
 from tiny_runs import assert_bit_equal, metrics, saved, strict_json
 
-VERBS = ("demo", "kinds", "plan", "train", "generate", "report", "study", "data")
+VERBS = ("demo", "kinds", "plan", "train", "evaluate", "generate", "import", "export", "report", "study", "data")
 
 
 # ---------------------------------------------------------------------------------------------- help
@@ -71,7 +73,7 @@ def test_kinds_lists_all_and_describes_one(isoflop: Command) -> None:
     assert "formula  " in ended.out
     assert "source   Zhang & Sennrich 2019" in ended.out
     assert "  eps          number (default 1e-06)\n" in ended.out
-    assert isoflop("kinds", "NORM").out.count("formula") == 2
+    assert isoflop("kinds", "NORM").out.count("formula") == len(slots()["Norm"].kinds)
     assert isoflop("kinds", "norm.rms").out == ended.out
 
 
@@ -110,6 +112,13 @@ def test_plan_counts_what_is_built(isoflop: Command) -> None:
     ended = isoflop(*arguments)
     assert f"{told['parameters']:,}" in ended.out
     assert f"{round(told['training_flops_per_token']):,}" in ended.out
+
+
+def test_an_encoder_has_no_cache(isoflop: Command) -> None:
+    assert "KV cache" in isoflop("plan", "modern", *TINY).out
+    encoder = isoflop("plan", "modern", *TINY, "form=encoder")
+    assert (encoder.code, "KV" in encoder.out) == (0, False)
+    assert strict_json(isoflop("plan", "modern", *TINY, "form=encoder", "--json").out)["kv_bytes_per_token"] == 0
 
 
 def test_data_list(isoflop: Command) -> None:
@@ -155,6 +164,119 @@ def test_train_then_again_then_generate(isoflop: Command) -> None:
     one = [isoflop("generate", "run", "-n", 8, "--seed", s, "--top-k", 1, "--json").out for s in (1, 2)]
     assert len({*greedy, *one}) == 1
     assert isoflop("generate", "run", "-n", 0).out == "import \n"
+
+
+PAIRS = ("training.data.source.kind=reverse", "training.data.source.symbols=5", "training.data.source.longest=3",
+         "training.data.source.items=60", "training.data.source.validation_items=6", "training.data.source.extrapolate=[5]")  # fmt: skip
+ON_PAIRS = ("train", "modern", *TINY, "vocab=7", "training.length=7", "training.rate=1e-2", *PAIRS, "--out", "run")
+
+
+def test_a_run_on_pairs_answers_a_source(isoflop: Command) -> None:
+    """The answer is what greedy decoding writes behind the separator, up to the end id."""
+    trained = isoflop(*ON_PAIRS, "training.steps=60", "training.batch=16")
+    assert trained.code == 0
+    assert re.search(r"size 5 +11 +\d+\.\d{4} +\d+\.\d{4} +36 +\d+\.\d%", trained.out)
+    model, _, codec = load_model("run")
+    assert codec.separator == 6
+    for source in ("0", "31", "123"):
+        [new] = model.generate([[*codec.encode(source), 6]], 9, stop={codec.end_id})
+        ended = isoflop("generate", "run", "--prompt", source, "-n", 9, "--temperature", 0)
+        assert (ended.code, ended.out) == (0, codec.decode(new) + "\n")
+        told = strict_json(isoflop("generate", "run", "--prompt", source, "-n", 9, "--temperature", 0, "--json").out)
+        assert told == {"prompt": source, "text": codec.decode(new), "tokens": new}
+    refused = isoflop("generate", "run")
+    assert (refused.code, "the run was trained on pairs; give a source" in refused.err) == (2, True)
+    refused = isoflop("generate", "run", "--prompt", "5")
+    assert (refused.code, "'5' is no symbol of this task; there are 01234" in refused.err) == (1, True)
+
+
+def test_an_encoder_decoder_answers_a_source(isoflop: Command) -> None:
+    """An encoder reads the source, and the target begins with the end id."""
+    assert isoflop(*ON_PAIRS, "form=encoder_decoder", "training.steps=20", "training.batch=16").code == 0
+    model, _, codec = load_model("run")
+    for source in ("0", "31"):
+        [new] = model.generate([[0]], 9, sources=[codec.encode(source)], stop={0})
+        told = strict_json(isoflop("generate", "run", "--prompt", source, "-n", 9, "--temperature", 0, "--json").out)
+        assert told == {"prompt": source, "text": codec.decode(new), "tokens": new}
+    found = strict_json(isoflop("evaluate", "run", "--json").out)
+    assert found["sets"] == strict_json(Path("run/run.json").read_text())["result"]["sets"]
+    assert "KV cache bytes per token of the source" in isoflop("plan", "modern", *TINY, "form=encoder_decoder").out
+
+
+def test_what_is_hardly_trained_writes_symbols_of_its_task_alone(isoflop: Command) -> None:
+    """The vocabulary is wider than the tokenizer, whose last id is 5, and the separator's 6."""
+    assert isoflop(*ON_PAIRS, "vocab=64", "form=encoder_decoder", "training.steps=1", "training.batch=2").code == 0
+    drawn = [strict_json(isoflop("generate", "run", "--prompt", "31", "--seed", s, "--json").out) for s in range(3)]
+    assert all(answer["tokens"] and max(answer["tokens"]) <= 6 for answer in drawn)
+    refused = isoflop("generate", "run", "--prompt", "")
+    assert (refused.code, "every source must have at least one token, and one is empty" in refused.err) == (1, True)
+
+
+# ---------------------------------------------------------------------------------------------- evaluate
+
+
+def test_evaluate_again_finds_what_the_run_found(isoflop: Command) -> None:
+    lengths = "training.evaluate_lengths=[8,32]"
+    trained = isoflop("train", "modern", *TINY, *TRAINING, lengths, "training.validation_windows=6", "--out", "run")
+    result = strict_json(Path("run/run.json").read_text())["result"]
+    for row in result["sets"]:
+        assert re.search(
+            rf"{row['set']} +{row['length']} +{row['bits_per_byte']:.4f} +{row['loss']:.4f} +96", trained.out
+        )
+    before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
+    again = strict_json(isoflop("evaluate", "run", "--json").out)
+    assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
+    assert again["sets"] == result["sets"]
+    assert again["validation"] == {
+        "length": 16,
+        **{name: result[name] for name in ("loss", "bits_per_byte", "targets", "bytes")},
+    }
+    assert (again["step"], again["same_text"]) == (4, True)
+
+    shown = isoflop("evaluate", "run", "--lengths", "16,64", "--windows", 8, "--out", "more/found.json")
+    found = strict_json(Path("more/found.json").read_text())
+    assert [(row["set"], row["targets"]) for row in found["sets"]] == [("length 16", 128), ("length 64", 128)]
+    assert found["sets"][0]["loss"] == found["validation"]["loss"]
+    assert shown.out.splitlines()[0] == "step 4"
+    assert re.search(rf"length 64 +64 .*{found['sets'][1]['loss']:.4f} +128", shown.out)
+
+
+def test_evaluate_of_pairs_has_exact_matches(isoflop: Command) -> None:
+    trained = isoflop(*ON_PAIRS, "training.steps=2", "training.batch=4")
+    assert trained.code == 0
+    assert len(re.findall(r"step 2/2  validation loss .* bits/byte\n", trained.err)) == 1
+    assert len(re.findall(r"step 2/2  validation loss .*% exact matches\n", trained.err)) == 1
+    shown = isoflop("evaluate", "run").out
+    assert re.findall(r"^validation .*%$", shown, re.MULTILINE) == re.findall(r"^validation.*", shown, re.MULTILINE)
+    found = strict_json(isoflop("evaluate", "run", "--json").out)
+    assert found["sets"] == strict_json(Path("run/run.json").read_text())["result"]["sets"]
+    assert {"token_accuracy", "exact_match"} <= found["sets"][1].keys()
+    refused = isoflop("evaluate", "run", "--lengths", "8")
+    assert (refused.code, "--lengths: are of windows of a text" in refused.err) == (2, True)
+
+
+def test_evaluate_says_that_the_text_has_changed(isoflop: Command) -> None:
+    assert isoflop("train", "modern", *TINY, *TRAINING, "--out", "run").code == 0
+    Path("text/more.txt").write_text("something else\n" * 50)
+    ended = isoflop("evaluate", "run", "--json")
+    assert (ended.code, strict_json(ended.out)["same_text"]) == (0, False)
+    assert "the source has changed since the run" in ended.err
+
+
+def test_a_model_from_elsewhere_has_nothing_to_be_evaluated_on(isoflop: Command) -> None:
+    assert isoflop("train", "modern", *TINY, *TRAINING, "--out", "run").code == 0
+    record = strict_json(Path("run/run.json").read_text())
+    Path("run/run.json").write_text(json.dumps({key: record[key] for key in record if key != "training"}))
+    ended = isoflop("evaluate", "run")
+    assert (ended.code, "error: run holds a model that was not trained here" in ended.err) == (1, True)
+
+
+def test_evaluate_as_in_bf16(isoflop: Command) -> None:
+    """Rounded as the run had rounded; fp32 weights would find another loss."""
+    bf16 = ("training.precision=bf16", "training.evaluate_lengths=[8]", "training.validation_windows=6")
+    assert isoflop("train", "modern", *TINY, *TRAINING, *bf16, "--out", "run").code == 0
+    found = strict_json(isoflop("evaluate", "run", "--json").out)
+    assert found["sets"] == strict_json(Path("run/run.json").read_text())["result"]["sets"]
 
 
 def test_generate_from_a_recipe_says_that_weights_are_random(isoflop: Command) -> None:

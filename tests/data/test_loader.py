@@ -164,6 +164,15 @@ def test_targets_are_the_next_tokens_and_each_token_is_one_once(corpus: Corpus) 
     assert seen == Counter(range(1, len(corpus.train)))
 
 
+def test_tokens_are_counted_without_filling(corpus: Corpus) -> None:
+    loader = Loader(corpus, batch=3, length=7)
+    counts = [sum(int((loader.batch(step).targets_BT != -100).sum()) for step in range(steps)) for steps in range(4)]
+    assert [loader.tokens(steps) for steps in range(4)] == counts
+    whole = Loader(corpus, batch=loader.windows, length=7)
+    assert [whole.tokens(epochs) for epochs in range(3)] == [epochs * (len(corpus.train) - 1) for epochs in range(3)]
+    assert (loader.windows * 7 > len(corpus.train) - 1, loader.dropped) == (True, (0, 0))
+
+
 def test_shapes_and_types(corpus: Corpus) -> None:
     batch = Loader(corpus, batch=3, length=17, packing="documents").batch(2)
     for tensor in tensors(batch):

@@ -1,10 +1,12 @@
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from isoflop.data import Batch, Corpus, Data, Loader, Masked, MaskedLoader, Next, Objective
+from isoflop.data import Batch, Corpus, Data, Loader, Masked, MaskedLoader, Next, Objective, load
 from isoflop.data.objective import random_bits
 from isoflop.spec import SpecError
 
@@ -113,8 +115,39 @@ def test_validation_is_masked_the_same_every_time(corpus: Corpus, batch: int) ->
 
 
 def test_rows_of_validation_are_masked_differently(corpus: Corpus) -> None:
-    targets = torch.cat([part.targets_BT for part in loader(corpus).validation()])
-    assert len({tuple(row) for row in (targets != -100).tolist()}) == len(targets)
+    """By chance two rows of 32 are masked alike now and then (2016 pairs of rows, 0.745^32 each), of 96 never."""
+    long = MaskedLoader(Loader(corpus, length=96), Masked())
+    targets = torch.cat([part.targets_BT for part in long.validation()])
+    assert len({tuple(row) for row in (targets != -100).tolist()}) == len(targets) > 20
+
+
+@pytest.mark.parametrize("length", [1, 5, 64, 100, 2000])
+def test_validation_hides_the_same_tokens_at_every_length(corpus: Corpus, length: int) -> None:
+    """All but the last token of the text, which is no input of a window of any length."""
+
+    def texts(size: int) -> tuple[list[int], list[int]]:
+        parts = list(MaskedLoader(Loader(corpus, length=size), Masked()).validation(7))
+        rows = [torch.cat([getattr(part, name).flatten() for part in parts]) for name in ("tokens_BT", "targets_BT")]
+        end = len(corpus.validation) - 1
+        return rows[0][:end].tolist(), rows[1][:end].tolist()
+
+    assert texts(length) == texts(32)
+
+
+@pytest.mark.parametrize("text", ["ab", "a" * 40])
+def test_something_is_hidden_in_the_shortest_text(tmp_path: Path, text: str) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.txt").write_text(text)
+    masked = MaskedLoader(Loader(load(Data(source=str(tmp_path))), length=2, batch=1), Masked(rate=1e-9))
+    first, *others = masked.validation()
+    assert first.targets_BT.flatten().tolist() == [ord("a"), -100]
+    assert all((other.targets_BT == -100).all() for other in others)
+
+
+def test_a_validation_text_without_a_token_is_refused(corpus: Corpus) -> None:
+    ends = replace(corpus, validation=np.zeros(5, np.uint8), validation_starts=np.arange(5))
+    with pytest.raises(SpecError, match=r"source: the validation split of .* holds no token to hide"):
+        MaskedLoader(Loader(ends, length=2), Masked())
 
 
 def test_the_mask_is_an_id_behind_the_last_of_text(corpus: Corpus) -> None:

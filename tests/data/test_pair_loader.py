@@ -94,6 +94,19 @@ def test_longer_pairs_are_left_out_whole_and_counted(corpus: PairCorpus) -> None
         assert len(held) == 37 - loader.dropped[1]
 
 
+@pytest.mark.parametrize("layout", [ONE_ROW, TWO_ROWS], ids=lambda layout: layout.name)
+@pytest.mark.parametrize("steps", [0, 1, 5, 37, 38, 90])
+def test_tokens_are_counted_without_filling(corpus: PairCorpus, layout: Any, steps: int) -> None:
+    """A pair of n and n symbols holds 2 n and a separator or begin; ids of text are above 0, the end id is 0."""
+    loader = PairLoader(corpus, layout=layout, batch=8, length=20, seed=1)
+    counted = 0
+    for step in range(steps):
+        batch = loader.batch(step)
+        symbols = sum(int((tensor > 0).sum()) for tensor in (batch.tokens_BT, batch.source_BS) if tensor is not None)
+        counted += symbols + (8 if layout is TWO_ROWS else 0)
+    assert loader.tokens(steps) == counted
+
+
 def test_source_longer_than_target() -> None:
     recall = corpus_of(kind="recall", symbols=20, shortest=2)
     assert PairLoader(recall, layout=TWO_ROWS, length=5).windows == int((recall.train.source_sizes <= 5).sum())

@@ -233,6 +233,10 @@ def test_a_name_is_the_table_with_defaults(kind: str) -> None:
 
 def test_the_name_of_a_kind_is_the_kind_and_other_words_are_paths() -> None:
     assert Data.parse({"source": "copy"}) == Data.parse({"source": "task:copy"})
+    table = {"kind": "copy", "longest": 3}
+    assert Data.parse({"source": {**table, "kind": "task:copy"}}) == Data.parse({"source": table})
+    named = Data.parse({"source": {"kind": "translation:en-de", "target": "fr"}}).source
+    assert named == Data.parse({"source": "translation:en-fr"}).source
     for path in ("./copy", "copy/", "copy.txt", "Copy", "tasks:copy"):
         assert Data(source=path).source == path
 
@@ -240,7 +244,11 @@ def test_the_name_of_a_kind_is_the_kind_and_other_words_are_paths() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"source": "task:cpy"}, r"^source: 'cpy' is no kind of Pairs; .*Did you mean 'copy'"),
+        ({"source": "task:cpy"}, r"^source: 'cpy' is no kind of Task; .* addition\. Did you mean 'copy'"),
+        (
+            {"source": "task:translation"},
+            r"^source: 'translation' is a source of pairs and no task; write 'translation' without 'task:'$",
+        ),
         ({"source": 5}, r"^source: must be a path, .*came 5"),
         ({"source": {"kind": "copy", "itms": 5}}, r"^source.itms: unknown field.*Did you mean 'items'"),
         ({"source": {"kind": "copy", "shortest": 9}}, r"^source.shortest: must be at most the longest \(8\), came 9"),

@@ -32,7 +32,7 @@ from isoflop.cli import app
 from isoflop.cli.output import FAILURE, INFEASIBLE, INTERRUPTED, USAGE
 from isoflop.files import read_json
 from isoflop.model import Architecture
-from isoflop.model.slots import Norm
+from isoflop.model.slots import Attention, Head, Norm
 from isoflop.plan import price
 from isoflop.recipes import load_file, recipes
 from isoflop.spec import field_paths, merge_trees, parse_assignments
@@ -196,14 +196,24 @@ def test_a_place_takes_the_kinds_of_its_slot() -> None:
     """The paths that the pages print, against what a declaration does with them."""
     for slot, _ in generator().families():
         for place in generator().places_of(slot):
-            change = parse_assignments([f"{place}={slot.default_kind}"])
+            change = parse_assignments([*kinds_with_the_fields_of(place), f"{place}={slot.default_kind}"])
             recipe = merge_trees(RECIPE, change.pop("training", {}))
-            whole: Any = {"training": Training.parse(recipe).dump(), **Architecture().override(change).dump()}
+            architecture = Architecture(form="encoder_decoder").override(change)
+            whole: Any = {"training": Training.parse(recipe).dump(), **architecture.dump()}
             for name in place.split("."):
                 whole = whole[0] if isinstance(whole, list) else whole
                 whole = whole[name]
             whole = whole[0] if isinstance(whole, list) else whole
             assert whole["kind"] == slot.default_kind, place
+
+
+def kinds_with_the_fields_of(place: str) -> list[str]:
+    """What must be declared for a place whose field the default kind of its slot lacks: the kind that has it."""
+    name, *fields = place.split(".")
+    slot = {"head": Head, "attention": Attention, "cross": Attention}.get(name)
+    if slot is None or not fields or fields[0] in slot.kinds[slot.default_kind].model_fields:
+        return []
+    return [f"{name}={next(kind for kind, spec in slot.kinds.items() if fields[0] in spec.model_fields)}"]
 
 
 # ------------------------------------------------------------------------------------------------------- five steps

@@ -114,6 +114,24 @@ def test_rms_returns_to_16_bit_where_it_says(cast: str, grad: bool) -> None:
     assert (found != other).float().mean() > 0.1
 
 
+@pytest.mark.parametrize("cast", ["after_gain", "before_gain"])
+def test_an_offset_gain_is_formed_in_fp32(cast: str) -> None:
+    """1 + w of w = 2^-12 is no number of bf16, but what it makes of x is felt where x lies between two of them."""
+    x = vectors(64, 64).bfloat16()
+    module = RMS(cast=cast, unit_offset=True).build(64).bfloat16()
+    torch.nn.init.constant_(module.gain, 3 * 2**-10)
+    unit = x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+    unit = unit.bfloat16().float() if cast == "before_gain" else unit
+    expected, rounded = (
+        (unit * (1 + 3 * 2**-10)).bfloat16(),
+        (unit * torch.tensor(1 + 3 * 2**-10).bfloat16()).bfloat16(),
+    )
+    found = module(x).detach()
+    assert found.dtype == torch.bfloat16
+    assert (expected != rounded).float().mean() > 0.1
+    assert (found != expected).float().mean() < 0.01
+
+
 @pytest.mark.parametrize("heads", range(1, 18))
 @pytest.mark.parametrize("slopes", ["paper", "geometric"])
 def test_alibi(heads: int, slopes: str) -> None:

@@ -18,7 +18,7 @@ from isoflop.model.places import Places
 from isoflop.model.position.band import by_key, by_query, collected
 from isoflop.model.relation import View
 from isoflop.model.term import Scoring
-from models import lively, logits_of, mixed, some_tokens
+from models import lively, logits_of, meeting, mixed, some_tokens
 
 # ------------------------------------------------------------------------------------------------ numbers by offset
 
@@ -80,13 +80,6 @@ def test_rows_of_a_batch_at_positions_of_their_own() -> None:
     for b, i, j in itertools.product(range(2), range(2), range(3)):
         offset = int(view.k_positions[b, j] - view.q_positions[b, i])
         assert torch.equal(found[b, :, i, j], table[b, :, i, min(max(offset, -1), 1) + 1])
-
-
-def test_the_shift_of_transformer_xl() -> None:
-    """Fault 050: rows of distances 2, 1, 0 become entries by distance, three queries and three keys."""
-    view = View(torch.arange(3)[None], torch.arange(3)[None], 0)
-    moved = by_query(torch.arange(1.0, 10).view(1, 1, 3, 3), view, -2)[0, 0]
-    assert moved.tril().tolist() == [[3.0, 0.0, 0.0], [5.0, 6.0, 0.0], [7.0, 8.0, 9.0]]
 
 
 # ------------------------------------------------------------------------------------------------ both directions
@@ -202,6 +195,56 @@ def test_a_value_table_of_equal_rows_is_added_to_the_output() -> None:
             outputs.append(attention(x_BTD, Dense(Places(positions, positions, consecutive=True))))
             moved = attention.o(vector.repeat(4))
     torch.testing.assert_close(outputs[1] - outputs[0], moved.expand(2, 9, -1), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["encoder", "decoder"])
+def test_a_reach_beyond_the_text_clips_nothing(form: str) -> None:
+    """n - 1 is as good as any larger, row for row; one less is not."""
+    length, outputs, plain = 9, [], lively(declared("none", form=form)).state_dict()
+    for reach in (length - 1, length + 4, length - 2):
+        architecture = declared({"kind": "relative", "reach": reach, "query": True}, form=form)
+        rows = torch.arange(-reach, 1 if form == "decoder" else reach + 1)
+        numbers = torch.sin(rows[:, None] * torch.linspace(1, 2, 6))
+        model = changed(build(architecture), query_table=numbers, key_table=numbers, value_table=numbers).eval()
+        model.load_state_dict(plain, strict=False)
+        outputs.append(logits_of(model, some_tokens(architecture, 2, length)))
+    torch.testing.assert_close(outputs[1], outputs[0], atol=1e-5, rtol=1e-5)
+    assert (outputs[2] - outputs[0]).abs().max() > 1e-3
+
+
+def test_two_tables_make_four_products() -> None:
+    """Eq. 12: (q + a)(k + b)ᵀ = q kᵀ + q bᵀ + a kᵀ + a bᵀ, the last a bias of the offset alone."""
+    architecture = declared({"kind": "relative", "reach": 2, "query": True, "value": False}, form="encoder", depth=1)
+    term = lively(architecture).blocks[0].attention.terms[0]
+    q, k = torch.randn(2, 4, 7, 6), torch.randn(2, 2, 7, 6)
+    positions = torch.arange(7)[None]
+    scoring = Scoring(1.0, False, None, None, 0.0, (term,))
+    met = meeting(q, k, k, scoring, Places(positions, positions))
+    offsets = (positions - positions.T).clamp(-2, 2) + 2
+    a, b = term.query_table[offsets], term.key_table[offsets]  # (T, S, E)
+    keys = k.repeat_interleave(2, 1)
+    four = torch.einsum("bhie,bhje->bhij", q, keys), torch.einsum("bhie,ije->bhij", q, b)
+    four += torch.einsum("ije,bhje->bhij", a, keys), torch.einsum("ije,ije->ij", a, b)
+    found = four[0] + term.relate(met).at(met.places.view(met.places.whole))
+    torch.testing.assert_close(found, four[0] + four[1] + four[2] + four[3], atol=1e-5, rtol=1e-5)
+    whole = torch.einsum("bhije,bhije->bhij", q[:, :, :, None] + a, keys[:, :, None] + b)
+    torch.testing.assert_close(found, whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["encoder", "decoder"])
+def test_a_query_table_of_equal_rows_is_a_bias_of_each_key(form: str) -> None:
+    """a kᵀ, as if every query were moved by one vector."""
+    architecture = declared({"kind": "relative", "reach": 2, "query": True, "key": False, "value": False}, form=form)
+    vector = torch.linspace(-1, 1, 6)
+    found = changed(lively(architecture), query_table=vector)
+    moved = build(declared("none", form=form, attention={"heads": 4, "kv_heads": 2, "bias": True})).eval()
+    state = {name: value for name, value in found.state_dict().items() if ".terms." not in name}
+    for name in moved.state_dict().keys() - state.keys():  # biases: of the queries the vector, of the rest nothing
+        queries = vector.repeat(4) if name.endswith("qkv.bias") else torch.zeros(0)
+        state[name] = torch.nn.functional.pad(queries, (0, len(moved.state_dict()[name]) - len(queries)))
+    moved.load_state_dict(state)
+    tokens = some_tokens(architecture, 2, 9)
+    torch.testing.assert_close(logits_of(found, tokens), logits_of(moved, tokens), atol=1e-5, rtol=1e-5)
 
 
 def test_at_reach_0_all_keys_are_alike() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from isoflop.generate.cache import Cached, ContiguousCache
 from isoflop.model import Architecture, Transformer, build
-from isoflop.model.kernel import KERNELS
+from models import able_kernels
 
 LENGTH, VOCAB = 13, 29
 POSITIONS: list[Any] = [
@@ -21,6 +21,10 @@ POSITIONS: list[Any] = [
     {"kind": "rope", "layout": "half"},
     {"kind": "rope", "layout": "interleaved"},
     {"kind": "rope", "fraction": 0.5},
+    {"kind": "rope", "base": 20.0, "scaling": {"kind": "yarn", "original_length": 6}},
+    {"kind": "t5", "buckets": 4, "max_distance": 6},
+    {"kind": "relative", "reach": 3, "query": True},
+    "transformer_xl",
     ["rope", "alibi"],
 ]
 ATTENTIONS: list[dict[str, Any]] = [
@@ -29,6 +33,7 @@ ATTENTIONS: list[dict[str, Any]] = [
     {"heads": 4, "kv_heads": 1, "window": 4},
     {"heads": 4, "window": 1},
     {"heads": 4, "qk_norm": "rms", "softcap": 3.0},
+    {"heads": 4, "priors": [{"kind": "penalty", "gamma_is": "per_head"}, {"kind": "mixture", "heads": [0, 2]}]},
 ]
 
 
@@ -55,12 +60,11 @@ def cached_logits(model: Transformer, tokens_BT: Tensor, split: list[int]) -> Te
 @pytest.mark.parametrize("attention", ATTENTIONS, ids=str)
 @pytest.mark.parametrize("position", POSITIONS, ids=str)
 def test_every_split_of_prefill_and_decode(position: Any, attention: dict[str, Any]) -> None:
-    kernels = [name for name, kernel in KERNELS.items() if "softcap" not in attention or "cap" in kernel.stages]
     declared = Architecture(
         vocab=VOCAB, width=32, depth=2, position=position, attention=attention, init={"kind": "normal", "std": 0.2}
     )
     tokens_BT = torch.randint(VOCAB, (2, LENGTH), generator=torch.Generator().manual_seed(0))
-    for kernel in kernels:
+    for kernel in able_kernels(declared):
         model = build(declared, kernel=kernel).eval()
         with torch.no_grad():
             expected = model(tokens_BT)

@@ -15,6 +15,9 @@ POSITIONS: list[Any] = [
     {"kind": "rope", "base": 50.0},
     {"kind": "rope", "base": 50.0, "layout": "interleaved"},
     ["learned", "rope"],
+    {"kind": "t5", "buckets": 4, "max_distance": 6},
+    {"kind": "relative", "reach": 2, "query": True},
+    "transformer_xl",
     "none",
 ]
 

@@ -11,7 +11,7 @@ from tiny_runs import tiny_architecture
 class NextByRote(Transformer):
     """All mass on token + 1."""
 
-    def features(self, tokens_BT: torch.Tensor, *where: object, consecutive: bool = False) -> torch.Tensor:
+    def encode(self, tokens_BT: torch.Tensor, *where: object) -> torch.Tensor:
         return 1e3 * torch.nn.functional.one_hot((tokens_BT + 1) % 32, 32).float()
 
 

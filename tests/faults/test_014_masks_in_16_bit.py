@@ -1,6 +1,7 @@
 """NaN in half precision from mask arithmetic: constants overflow, and smallest values are added."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +10,26 @@ from isoflop.model.attend import Dense
 from isoflop.model.kernel import KERNELS
 from isoflop.model.places import Places
 from isoflop.model.position import ALiBi
-from isoflop.model.term import Scoring
+from isoflop.model.slots import Prior
+from isoflop.model.term import Scoring, Term
 from models import SETTING
 
 LENGTH, HEADS = 40, 4
+NARROW = {"kind": "gaussian", "sigma": 0.01}
+PRIORS: list[dict[str, Any]] = [
+    {"kind": "penalty", "gamma_is": "per_head"},
+    {"kind": "penalty", "measure": NARROW},
+    {"kind": "penalty", "measure": {**NARROW, "sigma_is": "predicted", "centre": "before"}},
+    {"kind": "penalty", "measure": {"kind": "gaussian_transformer", "w": 300.0, "w_is": "per_head"}},
+    {"kind": "mixture", "measure": NARROW, "beta_is": "predicted"},
+    {"kind": "mixture", "heads": [1], "gamma": 1e5},
+    {"kind": "multiplicative", "measure": NARROW},
+    {"kind": "multiplicative", "measure": NARROW, "decay": "softmax"},
+    {"kind": "multiplicative", "measure": NARROW, "on": "absolute"},
+    {"kind": "multiplicative", "measure": NARROW, "on": "probabilities"},
+    {"kind": "hard_coded"},
+    {"kind": "sink", "logit": -7e4, "heads": [0, 2]},
+]
 PLAIN = Scoring(scale=0.35, causal=True, window=None, softcap=None, dropout=0.0, terms=())
 
 
@@ -38,6 +55,38 @@ def test_every_combination_of_masks_and_biases(
     torch.testing.assert_close(out.float(), exact, rtol=0, atol=3e-2)
     for leaf in leaves:
         assert leaf.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("prior", PRIORS, ids=str)
+def test_every_prior(prior: Any, dtype: torch.dtype) -> None:
+    """Rows without a key, windows and documents beside each way a prior acts, with exponents far below 16 bit."""
+    positions, owners = torch.arange(LENGTH)[None], torch.arange(LENGTH)[None] // 7
+    places = Places(positions, positions, owners, torch.where(owners == 2, 9, owners))
+    scoring = replace(PLAIN, window=5, terms=(started(Prior.parse(prior).term(SETTING, HEADS, 8)),))
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(1, HEADS, LENGTH, 8, generator=generator).to(dtype) for _ in range(3)]
+    exact = Dense(places, "eager")(*(x.float() for x in drawn), scoring)
+    assert scoring.stages & {"mix", "scale", "add", "sink"}
+    for kernel in KERNELS.values():
+        if not scoring.stages <= kernel.stages:
+            continue
+        leaves = [x.clone().requires_grad_() for x in drawn]
+        out = Dense(places, kernel.name)(*leaves, scoring)
+        assert not out[:, :, 14:21].any(), "rows of a document without keys"
+        torch.testing.assert_close(out.float(), exact, rtol=0, atol=3e-2)
+        out.float().square().sum().backward()
+        assert all(leaf.grad is not None and leaf.grad.isfinite().all() for leaf in leaves)
+        assert all(p.grad is None or p.grad.isfinite().all() for p in scoring.terms[0].parameters())
+
+
+def started(term: Term) -> Term:
+    """With its numbers where they start, and maps of zeros."""
+    with torch.no_grad():
+        for module in term.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                parameter.copy_(torch.tensor(getattr(module, "initial", {}).get(name, 0.0)))
+    return term
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -3,17 +3,16 @@
 import pytest
 import torch
 
-from isoflop import load
 from isoflop.model import Architecture, build, parameter_roles
 from isoflop.model.slots import Join, Norm, Position
+from isoflop.recipes import load, recipes
 from isoflop.train import AdamW
 from tiny_runs import tiny_architecture
 
-RECIPES = ["original_2017", "modern", "gpt2", "llama"]
 ARCHITECTURES = {
     **{
         name: load(name, **{"vocab": 64, "width": 32, "depth": 2, "attention.heads": 4, "attention.kv_heads": None})
-        for name in RECIPES
+        for name in recipes()
     },
     **{f"norm-{kind}": tiny_architecture(norm=kind) for kind in Norm.kinds},
     **{f"join-{kind}": tiny_architecture(join=kind) for kind in Join.kinds},

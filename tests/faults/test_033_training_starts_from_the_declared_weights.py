@@ -7,15 +7,15 @@ import pytest
 import torch
 
 import isoflop.train.run as run_module
-from isoflop import load
 from isoflop.model import build
 from isoflop.model.init import initialise
+from isoflop.recipes import load, recipes
 from tiny_runs import tiny_architecture, tiny_run
 
 SENTINEL = 12345.0
 
 
-@pytest.mark.parametrize("name", ["original_2017", "modern", "gpt2", "llama"])
+@pytest.mark.parametrize("name", recipes())
 def test_no_memory_survives_and_running_it_twice_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     original = torch.nn.Module.to_empty
 

@@ -17,7 +17,7 @@ LOSSES = torch.tensor([4.0, 1.0, 1.0, 1.0])
 class ByToken(Transformer):
     """The loss of target 0 after token i is LOSSES[i]: ln(1 + e^z) with the logits (0, z)."""
 
-    def features(self, tokens_BT: torch.Tensor, *where: object, consecutive: bool = False) -> torch.Tensor:
+    def encode(self, tokens_BT: torch.Tensor, *where: object) -> torch.Tensor:
         return LOSSES.expm1().log()[tokens_BT][..., None]
 
 

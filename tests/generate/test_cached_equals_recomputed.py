@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import isoflop
+from isoflop.generate import generate
 from isoflop.model import Architecture, Transformer, build
 from isoflop.recipes import recipes
 
@@ -20,10 +21,10 @@ def small(recipe: str = "modern", **changes: Any) -> Architecture:
 
 
 @torch.no_grad()
-def recomputed(model: Transformer, prompt: list[int], new_tokens: int) -> list[int]:
+def recomputed(model: Transformer, prompt: list[int], new_tokens: int, source: list[int] | None = None) -> list[int]:
     tokens = list(prompt)
     for _ in range(new_tokens):
-        logits_V = model(torch.tensor([tokens]))[0, -1]
+        logits_V = model(torch.tensor([tokens]), source=None if source is None else torch.tensor([source]))[0, -1]
         tokens.append(max(range(VOCAB), key=lambda token: float(logits_V[token])))
     return tokens[len(prompt) :]
 
@@ -47,12 +48,25 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("recipe", recipes())
+FORMS = {recipe: isoflop.load(recipe).form for recipe in recipes()}
+
+
+@pytest.mark.parametrize("recipe", [recipe for recipe, form in FORMS.items() if form == "decoder"])
 def test_every_recipe(recipe: str) -> None:
     model = build(small(recipe), seed=3).eval()
     expected = [recomputed(model, prompt, 16) for prompt in PROMPTS]
     assert len({tuple(row) for row in expected}) == len(PROMPTS)  # the prompt matters
     assert model.generate(PROMPTS, 16) == expected
+
+
+@pytest.mark.parametrize("recipe", [recipe for recipe, form in FORMS.items() if form == "encoder_decoder"])
+def test_every_recipe_of_pairs(recipe: str) -> None:
+    """Sources of their own for one prompt, which then tell the texts apart."""
+    model = build(small(recipe), seed=3).eval()
+    begin = [[0]] * len(PROMPTS)
+    expected = [recomputed(model, [0], 16, source) for source in PROMPTS]
+    assert len({tuple(row) for row in expected}) > 1  # the source matters
+    assert generate(model, begin, 16, sources=PROMPTS) == expected
 
 
 @pytest.mark.parametrize("kernel", ["eager", "sdpa"])

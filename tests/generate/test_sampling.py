@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from isoflop.generate import Sampling
+from isoflop.model import Architecture, build
 
 logits_strategy = st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=12)
 
@@ -133,3 +134,16 @@ def test_a_token_ruled_out_by_its_logit_is_never_drawn() -> None:
 def test_values_out_of_range_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Sampling(**options)
+
+
+def test_ids_behind_the_tokenizers_last_are_never_chosen() -> None:
+    model = build(Architecture(vocab=64, width=16, depth=1, attention={"heads": 2}))
+    with torch.no_grad():
+        model.embed.weight[5:] *= 100  # tied: what is behind is what the model would say
+    free, kept = (model.generate([[1]], 40, temperature=2.0, ids=ids)[0] for ids in (None, 5))
+    assert max(free) >= 5
+    assert set(kept) <= set(range(5))
+    assert model.generate([[1]], 8, ids=5)[0] == model.generate([[1]], 8, ids=5, temperature=1e-9)[0]
+    assert model.generate([[1]], 8, ids=64) == model.generate([[1]], 8)
+    with pytest.raises(ValueError, match="ids must be at least 1, came 0"):
+        model.generate([[1]], 8, ids=0)

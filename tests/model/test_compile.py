@@ -108,8 +108,8 @@ def test_attention_of_every_position_kind_in_bf16(kernel: str) -> None:
     ids=["rope-float32", "sinusoidal-bfloat16"],
 )
 def test_whole_model(recipe: str, kernel: str, dtype: torch.dtype) -> None:
-    dropout = {"attention.dropout": 0.0}
-    model = build(small(recipe, **dropout), dtype=dtype, kernel=kernel)
+    change = {"attention.dropout": 0.0, "form": "decoder"}
+    model = build(small(recipe, **change), dtype=dtype, kernel=kernel)
     tokens_BT = torch.randint(VOCAB, (2, LENGTH))
     compiled = torch.compile(model, fullgraph=True)
     assert_same_gradients(model, lambda: model(tokens_BT), lambda: compiled(tokens_BT))

@@ -102,14 +102,6 @@ def test_mscale_is_another_way_to_write_the_attention_factor() -> None:
     assert factor == pytest.approx(expected / RoPE(scaling={"kind": "yarn", "factor": 40.0}).scaling.magnitude)
 
 
-def test_the_bases_of_dynamic_scaling() -> None:
-    """Fault 054: 10000 up to the original length, 31082.2 at twice it with factor 2 and 64 components."""
-    scaling = RoPE(scaling={"kind": "dynamic_ntk", "factor": 2.0, "original_length": 2048, "longest": 4096}).scaling
-    assert scaling.frequencies(64, 1e4)[1] ** -32 == pytest.approx(31082.2, abs=0.1)
-    nearly = RoPE(scaling={"kind": "dynamic_ntk", "factor": 2.0, "original_length": 2048, "longest": 2049}).scaling
-    assert nearly.frequencies(64, 1e4)[1] ** -32 == pytest.approx(1e4, rel=2e-3)
-
-
 def test_turned_vectors_carry_the_attention_factor() -> None:
     """On the rotated part of a head alone, as in transformers."""
     architecture = Architecture(width=16, attention={"heads": 1})

@@ -1,13 +1,14 @@
 """torch.nn's own layers, with the same weights."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from transplant import randomise
 
-from isoflop.model import Architecture, build
+from isoflop.model import Architecture, Source, build
 from isoflop.model.activation import GELU
 from isoflop.model.attend import Dense
 from isoflop.model.norm import RMS, Layer
@@ -111,3 +112,68 @@ def test_transformer_layer(norm_first: bool, activation: str) -> None:
         lambda x: theirs(x, src_mask=forbidden, is_causal=True),
         torch.randn(3, LENGTH, WIDTH),
     )
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_encoder_decoder(norm_first: bool) -> None:
+    """Three blocks that read and two that write, of torch's own layers."""
+    width, heads, hidden = 24, 4, 40
+    options: dict[str, Any] = {"activation": "relu", "batch_first": True, "norm_first": norm_first, "dropout": 0.0}
+    last = [nn.LayerNorm(width) if norm_first else None for _ in range(2)]
+    reads = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(width, heads, hidden, **options), 3, last[0], enable_nested_tensor=False
+    )
+    writes = nn.TransformerDecoder(nn.TransformerDecoderLayer(width, heads, hidden, **options), 2, last[1])
+    theirs = randomise(nn.ModuleDict({"encoder": reads, "decoder": writes})).eval()
+    mine = build(
+        Architecture(
+            form="encoder_decoder",
+            vocab=17,
+            width=width,
+            depth=2,
+            position="none",
+            join="pre" if norm_first else "post",
+            attention={"heads": heads, "bias": True},
+            ffn={"hidden": hidden, "bias": True},
+            encoder={"depth": 3},
+        )
+    )
+    mine.eval().load_state_dict(
+        {"embed.weight": mine.embed.weight, **encoder_decoder_weights(theirs, "norm_in" if norm_first else "norm_out")}
+    )
+    tokens, source = torch.randint(17, (2, 6)), torch.randint(17, (2, 9))
+    padded = torch.arange(9) >= torch.tensor([[9], [5]])
+    memory = reads(mine.embed(source), src_key_padding_mask=padded)
+    future = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    expected = writes(mine.embed(tokens), memory, tgt_mask=future, memory_key_padding_mask=padded)
+    found = mine.features(tokens, source=Source(source, documents_BS=-padded.long()))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def encoder_decoder_weights(theirs: nn.ModuleDict, norm: str) -> dict[str, Tensor]:
+    """torch's weights by our names."""
+    found: dict[str, Tensor] = {}
+    for name, weight in theirs.state_dict().items():
+        side, _, rest = name.partition(".")
+        prefix = "encoder." if side == "encoder" else ""
+        if rest.startswith("norm."):
+            found[f"{prefix}final_norm.{'gain' if rest.endswith('weight') else 'bias'}"] = weight
+            continue
+        _, number, part, *_ = rest.split(".")
+        kind = rest.rpartition(".")[2].removeprefix("in_proj_")
+        cross = "multihead_attn" in rest
+        joins = ["attention_join", *(["cross_join"] if side == "decoder" else []), "ffn_join"]
+        if part.startswith("norm"):
+            ours = f"{joins[int(part[-1]) - 1]}.{norm}.{'gain' if kind == 'weight' else 'bias'}"
+            found[f"{prefix}blocks.{number}.{ours}"] = weight
+        elif part.startswith("linear"):
+            found[f"{prefix}blocks.{number}.ffn.{'up' if part == 'linear1' else 'down'}.{kind}"] = weight
+        elif "out_proj" in rest:
+            found[f"{prefix}blocks.{number}.{'cross' if cross else 'attention'}.o.{kind}"] = weight
+        elif cross:
+            third = len(weight) // 3
+            found[f"{prefix}blocks.{number}.cross.q.{kind}"] = weight[:third]
+            found[f"{prefix}blocks.{number}.cross.kv.{kind}"] = weight[third:]
+        else:
+            found[f"{prefix}blocks.{number}.attention.qkv.{kind}"] = weight
+    return found

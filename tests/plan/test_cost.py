@@ -14,10 +14,17 @@ from isoflop.spec import SpecError
 
 @pytest.mark.parametrize(
     ("recipe", "parameters"),
-    [("gpt2", 124_439_808), ("llama", 6_738_415_616)],
+    [
+        ("gpt2", 124_439_808),
+        ("llama", 6_738_415_616),
+        ("bert", 109_514_298),
+        ("t5", 60_506_624),
+        ("original_2017", 63_045_632),
+    ],
 )
 def test_published_sizes(recipe: str, parameters: int) -> None:
-    """GPT-2 small and Llama 2 7B as their checkpoints hold them."""
+    """As checkpoints hold them: GPT-2 small, Llama 2 7B, BERT base with its head for hidden tokens, T5 small. The base model of
+    2017 as its paper counts it, 65 million with a vocabulary of about 37,000: six blocks a side, and one table of tokens."""
     assert count_parameters(load(recipe)) == parameters
 
 

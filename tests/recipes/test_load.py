@@ -143,7 +143,7 @@ def test_an_override_that_cannot_be_is_refused_by_path() -> None:
 
 def test_unknown_names_are_refused_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(
-        SpecError, match=r"'modrn' is neither a recipe \(gpt2, .*\) nor a file\. Did you mean 'modern'\?"
+        SpecError, match=r"'modrn' is neither a recipe \(bert, .*\) nor a file\. Did you mean 'modern'\?"
     ):
         load("modrn")
     with pytest.raises(SpecError, match=r"no such file: .*absent\.toml"):

@@ -66,7 +66,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("", "[arms.a]\ntraining.raet=3.0", r"^arms\.a\.training\.raet: unknown field; .*Did you mean 'rate'\?"),
     *(
         ("", f"[arms.a.training]\n{line}", rf"^arms\.a\.training\.{line.partition('=')[0]}: must be that of the base")
-        for line in ("steps=5", "batch=8", "length=8", "validation_windows=3", "data={seed=1}")
+        for line in ("steps=5", "batch=8", "length=8", "validation_windows=3", "evaluate_lengths=[8]", "data={seed=1}")
     ),
 ]
 
@@ -75,6 +75,25 @@ REFUSED: list[tuple[str, str, str]] = [
 def test_what_cannot_be_used_is_named_by_its_path(tmp_path: Path, top: str, arms: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         load(tmp_path, arms, top=top)
+
+
+def test_an_arm_whose_positions_end_before_a_declared_length_is_named(tmp_path: Path) -> None:
+    arms = "[arms.short]\nposition={kind='learned',length=16}\n[arms.long]\nposition={kind='learned',length=64}"
+    load(tmp_path, arms)
+    with pytest.raises(
+        SpecError, match=r"^arms\.short\.training\.evaluate_lengths: length 64 is beyond the 16 positions"
+    ):
+        load(tmp_path, arms, "training.evaluate_lengths=[16,64]")
+
+
+def test_a_set_of_pairs_that_an_arm_has_no_positions_for_is_named(tmp_path: Path) -> None:
+    """The data tell how long a set is, so this is refused when they are read, before any run."""
+    source = "training.data.source={kind='copy',symbols=4,longest=3,extrapolate=[9],items=20,validation_items=5}"
+    design = load(tmp_path, "[arms.short]\nposition={kind='learned',length=18}", source, "change.vocab=6")
+    with pytest.raises(
+        SpecError, match=r"^arms\.short: 'size 9' of training\.data\.source: length 19 is beyond the 18"
+    ):
+        design.check_data()
 
 
 @pytest.mark.parametrize(

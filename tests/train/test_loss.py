@@ -117,3 +117,55 @@ def test_large_logits_do_not_overflow() -> None:
 def test_chunks_follow_the_budget() -> None:
     assert chunk_rows(256, "cpu") == (16 << 20) // 1024
     assert chunk_rows(10**9, "cpu") == 1
+
+
+# ------------------------------------------------------------------------------------------------------ bias and softcap
+
+
+def bent_reference(tensors: list[Tensor], targets: Tensor, softcap: float | None) -> list[Tensor]:
+    """The plain formula in fp64, and its gradients by autograd."""
+    hidden, weight, bias = leaves = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    logits = hidden @ weight.T + bias
+    logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+    total = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+    return [total.detach(), *torch.autograd.grad(total, leaves)]
+
+
+def bent(dtype: torch.dtype, softcap: float | None, rows: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list, list]:
+    monkeypatch.setitem(loss_module.LOGIT_BYTES, "cpu", rows * 4 * V)
+    hidden, weight, targets = problem(dtype)
+    bias = torch.linspace(-2, 3, V, dtype=torch.float64).to(dtype).requires_grad_()
+    total, count = linear_cross_entropy(hidden, weight, targets, bias, softcap)
+    assert count.item() == N - 5
+    found = [total.detach(), *torch.autograd.grad(total, (hidden, weight, bias))]
+    return found, bent_reference([hidden, weight, bias], targets, softcap)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 1000])
+@pytest.mark.parametrize("softcap", [None, 3.0, 30.0])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_bias_and_softcap_equal_the_plain_formula(
+    dtype: torch.dtype, tolerance: float, softcap: float | None, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for mine, right in zip(*bent(dtype, softcap, rows, monkeypatch), strict=True):
+        assert mine.dtype == dtype
+        torch.testing.assert_close(mine.double(), right, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("rows", [4, 1000])
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_bias_and_softcap_in_bf16(softcap: float | None, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    (total, *gradients), (expected, *right) = bent(torch.bfloat16, softcap, rows, monkeypatch)
+    assert total.dtype == torch.float32
+    torch.testing.assert_close(total.double(), expected, rtol=3e-3, atol=0)
+    for gradient, truth in zip(gradients, right, strict=True):
+        assert gradient.dtype == torch.bfloat16
+        assert (gradient.double() - truth).norm() / truth.norm() < 0.01
+
+
+def test_a_bias_alone_may_want_a_gradient() -> None:
+    hidden, weight, targets = problem()
+    bias = torch.zeros(V, dtype=torch.float64, requires_grad=True)
+    total, _ = linear_cross_entropy(hidden.detach(), weight.detach(), targets, bias)
+    (gradient,) = torch.autograd.grad(total / 2, bias)
+    torch.testing.assert_close(gradient, bent_reference([hidden, weight, bias], targets, None)[3] / 2)

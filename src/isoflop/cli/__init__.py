@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from isoflop import __version__
-from isoflop.cli import data, demo, generate, kinds, plan, study, train
+from isoflop.cli import data, demo, evaluate, exchange, generate, kinds, plan, study, train
 from isoflop.cli.output import problem
 
 app = typer.Typer(
@@ -26,7 +26,10 @@ app.command("demo")(demo.demo)
 app.command("kinds")(kinds.kinds)
 app.command("plan")(plan.plan)
 app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
 app.command("generate")(generate.generate)
+app.command("import")(exchange.import_)
+app.command("export")(exchange.export)
 app.command("report")(study.report)
 app.add_typer(study.app, name="study")
 app.add_typer(data.app, name="data")

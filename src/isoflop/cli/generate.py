@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 def generate(
     source: Annotated[str, typer.Argument(help="A run folder, a recipe's name or an architecture file.")],
-    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "import ",
+    prompt: Annotated[
+        str | None, typer.Option(help="The text to continue; of a run on pairs, the source to answer.")
+    ] = None,
     tokens: Annotated[int, typer.Option("--tokens", "-n", min=0, help="How many new tokens at most.")] = 200,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token.")] = 0.8,
     top_k: Annotated[int | None, typer.Option(min=1, help="Draw from the k most likely tokens.")] = None,
@@ -28,24 +30,49 @@ def generate(
     plugin: Annotated[list[str] | None, typer.Option("--plugin", help="A module with kinds of your own.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print prompt, text and ids as JSON.")] = False,
 ) -> None:
-    """Continue a prompt."""
+    """Continue a prompt. A run on pairs answers it instead, up to the end of the target."""
     model, codec = _model(source, seed, plugin or [])
     stream = codec.stream()
-    start = iter([prompt])  # shown with the first token, when all that can be refused has passed
+    prompt, ids, sources = _prompt(model, codec, prompt)
+    # Shown with the first token, when all that can be refused has passed. An answer stands for itself.
+    start = iter([prompt if codec.separator is None else ""])
 
     def show(_row: int, token: int) -> None:
         if not json:
             sys.stdout.write(next(start, "") + stream.push(token))
             sys.stdout.flush()
 
-    ids = codec.encode(prompt)
     [new] = model.generate(
-        [ids], tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop={codec.end_id}, on_token=show
+        [ids],
+        tokens,
+        sources=sources,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop={codec.end_id},
+        ids=codec.vocab,  # a vocabulary may be wider, and what is behind its tokenizer is no text
+        on_token=show,
     )
     if json:
         print_json({"prompt": prompt, "text": codec.decode(new), "tokens": new})
     else:
         sys.stdout.write(next(start, "") + stream.finish() + "\n")
+
+
+def _prompt(model: Transformer, codec: Codec, prompt: str | None) -> tuple[str, list[int], list[list[int]] | None]:
+    """The prompt, the ids that the decoder begins with, and what an encoder reads.
+
+    A text is continued. A source is closed by the separator, after which its target begins; or an encoder reads it, and
+    the target begins as in training, with the end id.
+    """
+    if codec.separator is None:
+        prompt = "import " if prompt is None else prompt
+        return prompt, codec.encode(prompt), None
+    if prompt is None:
+        raise typer.BadParameter("the run was trained on pairs; give a source", param_hint="--prompt")
+    ids = codec.encode(prompt)
+    return (prompt, [*ids, codec.separator], None) if model.encoder is None else (prompt, [codec.end_id], [ids])
 
 
 def _model(source: str, seed: int, plugins: list[str]) -> tuple[Transformer, Codec]:

@@ -10,7 +10,7 @@ from isoflop.cli.output import print_json, stdout
 
 
 def plan(
-    file: Annotated[str, typer.Argument(help="A recipe's name or an architecture file.")],
+    file: Annotated[str, typer.Argument(help="A recipe's name, an architecture file or a run folder.")],
     change: Annotated[list[str] | None, typer.Argument(help="Fields to change, as attention.heads=8.")] = None,
     length: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 1024,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -34,8 +34,11 @@ def plan(
         ("FLOPs per token, forward (causal pairs)", round(cost.forward_flops_per_token)),
         ("FLOPs per token, forward (all pairs)", round(cost.forward_flops_per_token_full)),
         ("FLOPs per token, training (causal pairs)", round(cost.training_flops_per_token)),
-        ("KV cache bytes per token (bf16)", cost.kv_bytes_per_token()),
     ]
+    if cost.kv_elements_per_token:  # an encoder keeps no cache
+        rows.append(("KV cache bytes per token (bf16)", cost.kv_bytes_per_token()))
+    if cost.kv_elements_per_source_token:
+        rows.append(("KV cache bytes per token of the source (bf16)", 2 * cost.kv_elements_per_source_token))
     for name, value in rows:
         table.add_row(name, f"{value:,}")
     stdout.print(table)

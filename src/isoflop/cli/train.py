@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isoflop.cli.evaluate import set_table
 from isoflop.cli.output import FAILURE, INTERRUPTED, how_to_continue, note, print_json, stdout
 
 if TYPE_CHECKING:
@@ -57,9 +58,13 @@ def _declared(file: str, change: list[str]) -> tuple[Architecture, Training]:
 def _print(record: dict[str, Any], out: Path) -> None:
     result = record["result"]
     if result is not None:
+        rate = result["tokens_per_second"]  # of the steps after the first, of which there may be none
+        speed = "" if rate is None else f", {rate:,.0f} tokens/s"
         stdout.print(
             f"{result['loss']:.4f} nats/token, {result['bits_per_byte']:.4f} bits/byte on validation; "
-            f"{record['cost']['parameters']:,} parameters, {result['tokens_per_second']:,.0f} tokens/s",
+            f"{record['cost']['parameters']:,} parameters{speed}",
             markup=False,
         )
+        if result.get("sets"):
+            stdout.print(set_table(result["sets"]))
     stdout.print(f"run: {out}", markup=False)

@@ -2,6 +2,7 @@
 
 from isoflop.data.codecs import MarkedCodec, SymbolCodec
 from isoflop.data.corpora import Document, SourceRow, divide, read_documents, sources
+from isoflop.data.foreign import NO_END, IdCodec, LibraryCodec
 from isoflop.data.forms import AnyCorpus, Batches, load, make_loader
 from isoflop.data.loader import Batch, Corpus, Data, Loader, Packing, Tokenized
 from isoflop.data.masked_loader import MaskedLoader
@@ -14,6 +15,7 @@ from isoflop.data.translation import Translation, translations
 
 __all__ = [
     "BPE",
+    "NO_END",
     "NO_TARGET",
     "ONE_ROW",
     "TWO_ROWS",
@@ -25,6 +27,8 @@ __all__ = [
     "Corpus",
     "Data",
     "Document",
+    "IdCodec",
+    "LibraryCodec",
     "Loader",
     "MarkedCodec",
     "Masked",

@@ -55,6 +55,10 @@ class MarkedCodec(Codec):
     def token_bytes(self) -> np.ndarray:
         return np.concatenate([self.text.token_bytes, np.zeros(len(self.marks), dtype=np.int64)])
 
+    @property
+    def separator(self) -> int | None:
+        return self.mark_id("separator") if "separator" in self.marks else None
+
     def mark_id(self, mark: str) -> int:
         """The id of a mark."""
         return self.text.vocab + self.marks.index(mark)

@@ -23,6 +23,9 @@ class Batches(Protocol):
     def windows(self) -> int: ...
     @property
     def length(self) -> int: ...
+    @property
+    def dropped(self) -> tuple[int, int]: ...
+    def tokens(self, steps: int) -> int: ...
     def batch(self, step: int) -> Batch: ...
     def validation(self, batch: int | None = None) -> Iterator[Batch]: ...
     def stream_digest(self, steps: int) -> str: ...
@@ -38,11 +41,14 @@ def load(data: Data) -> AnyCorpus:
     return load_pairs(data.source, data.tokenizer, data.limit)
 
 
-def make_loader(data: Data, corpus: AnyCorpus, *, form: str, batch: int, length: int, seed: int) -> Batches:
+def make_loader(
+    data: Data, corpus: AnyCorpus, *, form: str, remembers: bool = False, batch: int, length: int, seed: int
+) -> Batches:
     """The loader that a form of model needs for a declaration; `corpus` is what `load(data)` gave.
 
     A decoder learns from windows of text, or from pairs in one row. An encoder learns from windows with hidden tokens, an
-    encoder-decoder from pairs. Where `data.objective` is absent it is the one that the form needs.
+    encoder-decoder from pairs. Where `data.objective` is absent it is the one that the form needs. A model that `remembers`
+    the segment before learns from texts that go on, so that `data.order` is then `continuous` where it is absent.
 
     Raises `SpecError`, naming the field, for data that the form cannot learn from, and where the loader does.
     """
@@ -52,12 +58,27 @@ def make_loader(data: Data, corpus: AnyCorpus, *, form: str, batch: int, length:
     maker = _MAKERS.get((form, type(corpus), type(objective)))
     if maker is None:
         raise _refusal(form, corpus, objective)
+    if remembers:
+        data = _continuous(data, corpus)
     return maker(data, corpus, objective, {"batch": batch, "length": length, "seed": seed})
+
+
+def _continuous(data: Data, corpus: AnyCorpus) -> Data:
+    if not isinstance(corpus, Corpus):
+        raise SpecError.at(
+            "source",
+            f"a memory of the segment before needs a text that goes on, and pairs do not; came {corpus.source!r}",
+        )
+    if data.order == "shuffled":
+        raise SpecError.at(
+            "order", "a memory of the segment before needs 'continuous'; take that or leave it out, came 'shuffled'"
+        )
+    return data.model_copy(update={"order": "continuous"})
 
 
 def _windows(data: Data, corpus: AnyCorpus, objective: Objective, sizes: dict[str, int]) -> Loader:
     assert isinstance(corpus, Corpus)
-    return Loader(corpus, packing=data.packing, **sizes)
+    return Loader(corpus, packing=data.packing, order=data.order or "shuffled", **sizes)
 
 
 def _masked(data: Data, corpus: AnyCorpus, objective: Objective, sizes: dict[str, int]) -> MaskedLoader:

@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from isoflop.data.corpora import Document, divide, read_documents
+from isoflop.data.lanes import LaneOrder
 from isoflop.data.objective import NO_TARGET, Objective
 from isoflop.data.pairs import Pairs, parse_source
 from isoflop.data.tokens import Bytes, Codec, Tokenizer, id_array
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 Packing = Literal["stream", "documents"]
+Order = Literal["shuffled", "continuous"]
 
 
 class Data(Spec):
@@ -39,6 +41,9 @@ class Data(Spec):
     """How text becomes token ids; `bpe` is trained on the training split."""
     packing: Packing = "stream"
     """`documents`: positions restart, attention stops and no target is set where a new document begins."""
+    order: Order | None = None
+    """Of the windows. `shuffled`: a new order in every epoch. `continuous`: each row of a batch goes on with the text of the
+    same row in the step before, as a memory of the segment before needs; absent = what the architecture needs."""
     limit: int | None = Field(None, gt=0)
     """Bytes of the source to use at most, nine tenths of them for training."""
     seed: int = 0
@@ -151,6 +156,7 @@ class Batch:
     `positions_BT` and `documents_BT` are None in "stream" packing, where a window is read as one text from position 0 on.
     `source_BS` is what the encoder of an encoder-decoder reads, filled up with the end id; `source_documents_BS` is 0
     where it holds a token and -1 where it is filled up, which nobody may attend to. Both are None for other forms.
+    `continues_B` says which rows go on with the text of the same row in the batch before; None where no order is kept.
     """
 
     tokens_BT: torch.Tensor
@@ -159,6 +165,7 @@ class Batch:
     documents_BT: torch.Tensor | None = None
     source_BS: torch.Tensor | None = None
     source_documents_BS: torch.Tensor | None = None
+    continues_B: torch.Tensor | None = None
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device."""
@@ -168,6 +175,9 @@ class Batch:
 
 class EpochOrder:
     """Which samples the batch of a step holds, when an epoch visits all of them in an order keyed by (seed, epoch)."""
+
+    name = "philox-1"
+    """Names the rule of `window_order` in digests; a new rule needs a new name."""
 
     def __init__(self, samples: int, seed: int) -> None:
         self._samples, self._seed = samples, seed
@@ -181,6 +191,16 @@ class EpochOrder:
         epoch_B, place_B = np.divmod(index_B, self._samples)
         parts = [self._epoch(int(epoch))[place_B[epoch_B == epoch]] for epoch in np.unique(epoch_B)]
         return np.concatenate(parts)
+
+    def continues(self, step: int, batch: int) -> np.ndarray | None:
+        """No row goes on."""
+        return None
+
+    def total(self, steps: int, batch: int, sizes: np.ndarray) -> int:
+        """Sum of the sizes of all samples that the first `steps` batches hold."""
+        epochs, rest = divmod(steps * batch, self._samples)
+        begun = int(sizes[self._epoch(epochs)[:rest]].sum()) if rest else 0
+        return epochs * int(sizes.sum()) + begun
 
     def _epoch(self, epoch: int) -> np.ndarray:
         # Remembered because sorting takes longer than everything else in a batch; one attribute, so threads are safe.
@@ -196,13 +216,20 @@ class Loader:
 
     Window i is tokens `i * length` to `(i + 1) * length` inclusive, so a token that begins no stream is a target exactly once
     an epoch; the last window is filled up with end ids that have no target. An epoch visits all windows in an order keyed by
-    (seed, epoch); a batch may reach over the edge of two epochs.
+    (seed, epoch): shuffled, where a batch may reach over the edge of two epochs, or in `LaneOrder`.
     """
 
     def __init__(
-        self, corpus: Corpus, *, batch: int = 16, length: int = 64, packing: Packing = "stream", seed: int = 0
+        self,
+        corpus: Corpus,
+        *,
+        batch: int = 16,
+        length: int = 64,
+        packing: Packing = "stream",
+        seed: int = 0,
+        order: Order = "shuffled",
     ) -> None:
-        """Raises `SpecError` for sizes below 1, an unknown packing, or a corpus too small for one window."""
+        """Raises `SpecError` for sizes below 1, an unknown packing, or a corpus too small for one window (or one a row)."""
         check_sizes(batch=batch, length=length)
         if packing not in _PACKINGS:
             raise SpecError.at(
@@ -213,28 +240,43 @@ class Loader:
         self.corpus, self.batch_size, self.length, self.packing, self.seed = corpus, batch, length, packing, seed
         self.windows = window_count(corpus.train, length)
         """Windows of one epoch of training."""
-        self._order = EpochOrder(self.windows, seed)
+        self.dropped = 0, 0
+        """No text of training or validation is left out."""
+        self._order = EpochOrder(self.windows, seed) if order == "shuffled" else LaneOrder(self.windows, seed, batch)
+        self._sizes = np.full(self.windows, length)
+        self._sizes[-1] -= self.windows * length - (len(corpus.train) - 1)
 
     def batch(self, step: int) -> Batch:
         """The batch of step 0, 1, 2, ...; no earlier batch needs to be asked for."""
-        return self._batch(self.corpus.train, self.corpus.train_starts, self.sample_ids(step))
+        continues_B = self._order.continues(step, self.batch_size)
+        return self._batch(self.corpus.train, self.corpus.train_starts, self.sample_ids(step), continues_B)
+
+    def tokens(self, steps: int) -> int:
+        """How many tokens the first `steps` batches hold, what only fills a window up not counted."""
+        return self._order.total(steps, self.batch_size, self._sizes)
 
     def sample_ids(self, step: int) -> np.ndarray:
         """int64[B]: which windows the batch of a step holds."""
         return self._order.ids(step, self.batch_size)
 
     def validation(self, batch: int | None = None) -> Iterator[Batch]:
-        """The whole validation stream in order, every target exactly once; the last batch may have fewer rows."""
+        """The whole validation stream in order, every target exactly once; the last batch may have fewer rows.
+
+        Batches of one window go on from each other.
+        """
         count = window_count(self.corpus.validation, self.length)
         for rows in chunks(count, self.batch_size if batch is None else batch):
-            yield self._batch(self.corpus.validation, self.corpus.validation_starts, rows)
+            continues_B = np.full(len(rows), rows[0] > 0) if batch == 1 else None
+            yield self._batch(self.corpus.validation, self.corpus.validation_starts, rows, continues_B)
 
     def stream_digest(self, steps: int) -> str:
         """64 hex digits that name which tokens a run of `steps` sees in which order and packing, without reading them."""
-        facts = [ORDER, self.corpus.digest, self.seed, self.batch_size, self.length, self.packing, steps]
+        facts = [self._order.name, self.corpus.digest, self.seed, self.batch_size, self.length, self.packing, steps]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
-    def _batch(self, tokens: np.ndarray, starts: np.ndarray, windows_B: np.ndarray) -> Batch:
+    def _batch(
+        self, tokens: np.ndarray, starts: np.ndarray, windows_B: np.ndarray, continues_B: np.ndarray | None
+    ) -> Batch:
         import torch  # here, not above: declaring data and listing sources needs no torch, which takes seconds to import
 
         place_BS = windows_B[:, None] * self.length + np.arange(self.length + 1)  # S = T + 1
@@ -243,7 +285,8 @@ class Loader:
         ids_BS[~inside_BS] = self.corpus.tokenizer.end_id
         targets_BT = np.where(inside_BS[:, 1:], ids_BS[:, 1:], NO_TARGET)
         arrays = _PACKINGS[self.packing](ids_BS[:, :-1], targets_BT, place_BS, np.append(starts, len(tokens)))
-        return Batch(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
+        going_on = None if continues_B is None else torch.from_numpy(continues_B)
+        return Batch(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays), continues_B=going_on)
 
 
 def _pack_stream(
@@ -264,9 +307,6 @@ def _pack_documents(
 
 
 _PACKINGS: Mapping[str, Callable[..., tuple[np.ndarray, ...]]] = {"stream": _pack_stream, "documents": _pack_documents}
-
-ORDER = "philox-1"
-"""Names the rule of `window_order` in digests; a new rule needs a new name."""
 
 
 def window_order(windows: int, seed: int, epoch: int) -> np.ndarray:

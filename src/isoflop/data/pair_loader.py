@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isoflop.data.loader import ORDER, Batch, EpochOrder, Tokenized, check_sizes, chunks, digest_of
+from isoflop.data.loader import Batch, EpochOrder, Tokenized, check_sizes, chunks, digest_of
 from isoflop.data.objective import NO_TARGET
 from isoflop.data.pairs import Pairs, PairSplit, tokenize_pairs
 from isoflop.data.tokens import Tokenizer
@@ -120,10 +120,18 @@ class PairLoader:
         self.dropped = len(corpus.train) - len(self._train), len(corpus.validation) - len(self._validation)
         """Pairs of training and of validation that are longer than `length`."""
         self._order = EpochOrder(self.windows, seed)
+        self._sizes = (corpus.train.source_sizes + corpus.train.target_sizes + 1)[self._train]
 
     def batch(self, step: int) -> Batch:
         """The batch of step 0, 1, 2, ...; no earlier batch needs to be asked for."""
         return self._batch(self.corpus.train, self._train[self._order.ids(step, self.batch_size)])
+
+    def tokens(self, steps: int) -> int:
+        """How many tokens the first `steps` batches hold: sources, targets, and a separator or begin for each pair.
+
+        What only fills a row up is not counted.
+        """
+        return self._order.total(steps, self.batch_size, self._sizes)
 
     def validation(self, batch: int | None = None) -> Iterator[Batch]:
         """Every pair of validation that fits, once, in order; the last batch may have fewer rows."""
@@ -145,7 +153,7 @@ class PairLoader:
 
     def stream_digest(self, steps: int) -> str:
         """64 hex digits that name which pairs a run of `steps` sees in which order and layout, without reading them."""
-        facts = [ORDER, self.layout.name, self.corpus.digest, self.seed, self.batch_size, self.length, steps]
+        facts = [self._order.name, self.layout.name, self.corpus.digest, self.seed, self.batch_size, self.length, steps]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def _that_fit(self, split: PairSplit, name: str) -> np.ndarray:

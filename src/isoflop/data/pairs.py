@@ -37,8 +37,8 @@ class Pairs(Slot, default="copy"):
     The same field also takes a path, or the name of a source of plain text; a folder called `copy` is `./copy`.
     """
 
-    inapplicable: ClassVar[tuple[str, ...]] = ("packing",)
-    """Fields of `Data` that mean nothing here: a pair is never packed with another one."""
+    inapplicable: ClassVar[tuple[str, ...]] = ("packing", "order")
+    """Fields of `Data` that mean nothing here: a pair is never packed with another one, and goes on from none."""
 
     @property
     @abstractmethod
@@ -59,12 +59,19 @@ NAMED: dict[str, Callable[[str], Pairs]] = {}
 
 
 def parse_source(value: Any) -> Any:
-    """The name of a kind, `PREFIX:REST` or a table as a kind of `Pairs`; any other name or path as it is."""
+    """The name of a kind, `PREFIX:REST` or a table as a kind of `Pairs`; any other name or path as it is.
+
+    The `kind` of a table may be `PREFIX:REST` too, whose fields the others are laid over.
+    """
     if isinstance(value, str):
         prefix, colon, rest = value.partition(":")
         if colon and prefix in NAMED:
             return NAMED[prefix](rest)
         return Pairs.parse(value) if value in Pairs.kinds else value
+    if isinstance(value, Mapping) and ":" in (kind := str(value.get("kind", ""))):
+        named = parse_source(kind)
+        if isinstance(named, Pairs):
+            return Pairs.parse({**named.dump(), **value, "kind": named.kind})
     if isinstance(value, Mapping | Pairs):
         return Pairs.parse(value)
     raise SpecError(f"must be a path, the name of a source or a table that is a kind of Pairs, came {value!r}")

@@ -72,7 +72,7 @@ class Task(Pairs):
         extrapolate: sizes beyond `longest`, each a validation set of its own.
     """
 
-    inapplicable: ClassVar[tuple[str, ...]] = ("packing", "tokenizer", "limit")
+    inapplicable: ClassVar[tuple[str, ...]] = ("packing", "order", "tokenizer", "limit")
 
     symbols: Annotated[int, Field(ge=2, le=len(ALPHABET))] = 16
     shortest: Count = 1
@@ -159,7 +159,13 @@ class Task(Pairs):
         return "".join(map(ALPHABET.__getitem__, symbols))
 
 
-NAMED["task"] = Task.parse
+def _named(kind: str) -> Task:
+    if kind in Pairs.kinds and not issubclass(Pairs.kinds[kind], Task):
+        raise SpecError(f"{kind!r} is a source of pairs and no task; write {kind!r} without 'task:'")
+    return Task.parse(kind)
+
+
+NAMED["task"] = _named
 
 
 # ---------------------------------------------------------------------------------------------------- the tasks

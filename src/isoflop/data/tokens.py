@@ -27,16 +27,15 @@ OVERLONG_NUL = b"\xc0\x80"  # modified UTF-8 (as in Java): two bytes that valid 
 
 
 class Codec(ABC):
-    """A built tokenizer. Id 0 ends a document; every other id stands for the bytes `pieces[id]`.
+    """A built tokenizer. One id ends a document, 0 in our own kinds; every other id stands for the bytes `pieces[id]`.
 
     The end id stands for no text: it decodes to nothing and counts zero bytes. Its loss still counts, so bits per byte are
     all bits spent, end markers included, per byte of text.
     """
 
-    end_id = 0
-
-    def __init__(self, pieces: Sequence[bytes]) -> None:
-        self._pieces = (b"", *pieces[1:])
+    def __init__(self, pieces: Sequence[bytes], end_id: int = 0) -> None:
+        self.end_id = end_id
+        self._pieces = tuple(b"" if token == end_id else piece for token, piece in enumerate(pieces))
 
     @property
     def pieces(self) -> tuple[bytes, ...]:
@@ -52,6 +51,11 @@ class Codec(ABC):
     def token_bytes(self) -> np.ndarray:
         """int64[vocab]: how many bytes of UTF-8 text each id stands for, for bits per byte."""
         return np.array([len(piece) for piece in self._pieces], dtype=np.int64)
+
+    @property
+    def separator(self) -> int | None:
+        """The id between a source and its target in one row; None where texts are no pairs."""
+        return None
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -147,7 +151,7 @@ class ByteCodec(Codec):
         super().__init__([bytes([byte]) for byte in range(256)])
 
     def encode(self, text: str) -> list[int]:
-        return list(_utf8(text).replace(b"\0", OVERLONG_NUL))
+        return list(utf8(text).replace(b"\0", OVERLONG_NUL))
 
     def encode_documents(self, documents: Sequence[bytes]) -> list[np.ndarray]:
         return [np.frombuffer(document, dtype=np.uint8) for document in documents]
@@ -174,7 +178,7 @@ class BPE(Tokenizer, kind="bpe"):
 
         library = _library({END: 0}, [])
         trainer = trainers.BpeTrainer(
-            vocab_size=self.vocab, special_tokens=[END], initial_alphabet=list(_BYTE_OF), show_progress=False
+            vocab_size=self.vocab, special_tokens=[END], initial_alphabet=list(BYTE_OF), show_progress=False
         )
         library.train_from_iterator((document.decode() for document in documents), trainer)
         model = json.loads(library.to_str())["model"]
@@ -195,9 +199,9 @@ class BPECodec(Codec):
         made, parts = {a + b for a, b in merges}, {part for pair in merges for part in pair}
         text_tokens = {*tokens[1:]}
         once = len({*tokens}) == len(tokens)
-        if list(tokens[:1]) != [END] or {*_BYTE_OF, *made} != text_tokens or not parts <= text_tokens or not once:
+        if list(tokens[:1]) != [END] or {*BYTE_OF, *made} != text_tokens or not parts <= text_tokens or not once:
             raise ValueError(f"tokens must be {END}, the 256 bytes and the merged pairs, each once")
-        super().__init__([b"", *(bytes(_BYTE_OF[character] for character in token) for token in tokens[1:])])
+        super().__init__([b"", *(bytes(BYTE_OF[character] for character in token) for token in tokens[1:])])
         self._tokens, self._merges = tuple(tokens), tuple(merges)
         self._library = _library({token: index for index, token in enumerate(tokens)}, list(merges))
 
@@ -206,7 +210,7 @@ class BPECodec(Codec):
         return BPECodec, (self._tokens, self._merges)
 
     def encode(self, text: str) -> list[int]:
-        return self._library.encode(_utf8(text).decode(), add_special_tokens=False).ids
+        return self._library.encode(utf8(text).decode(), add_special_tokens=False).ids
 
     def encode_documents(self, documents: Sequence[bytes]) -> list[np.ndarray]:
         kind, ids = id_dtype(self.vocab), []
@@ -240,7 +244,8 @@ def _byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
-_BYTE_OF = _byte_alphabet()
+BYTE_OF = _byte_alphabet()
+"""The byte that each printable character of GPT-2 stands for."""
 
 
 # ---------------------------------------------------------------------------------------------------- files and arrays
@@ -290,7 +295,7 @@ def id_array(ids: Iterable[int], vocab: int) -> np.ndarray:
     return wide.astype(id_dtype(vocab))
 
 
-def _utf8(text: str) -> bytes:
+def utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:  # half a surrogate pair; whole pairs become the character they stand for

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from isoflop.model.kernel import choose
+from isoflop.model.memory import Memory
+from isoflop.model.past import Past, longest
 from isoflop.model.places import Places
+from isoflop.model.slots import Attend, Expand, KeysValues, as_kept
 from isoflop.model.term import Meeting, Scoring
 
 
@@ -33,22 +38,61 @@ class Dense(ForwardPass):
         places: positions and documents of the batch.
         kernel: a kernel's name to force it; None for the fastest.
         training: dropout is on.
+        memory: what an encoder made of the source, where there is one.
+        past: what the segments before this one left to it.
     """
 
     places: Places
     kernel: str | None = None
     training: bool = False
+    memory: Memory | None = None
+    past: Past = field(default_factory=Past)
+    left: list[Tensor] = field(default_factory=list, init=False)
 
     def once_for_keys(self, key: Any, make: Callable[[], Any]) -> Any:
         """What is remembered of rotations holds for one set of positions."""
         same = self.places.q_positions is self.places.k_positions
         return self.once(key if same else ("keys", key), make)
 
-    def __call__(self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTE: Tensor, scoring: Scoring) -> Tensor:
+    def __call__(
+        self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTE: Tensor, scoring: Scoring, expand: Expand = as_kept
+    ) -> Tensor:
         content_BHTE = q_BHTE
         for term in scoring.acting("rotate"):
             q_BHTE = term.rotate(q_BHTE, self.places.q_positions, self.once)
             k_BGTE = term.rotate(k_BGTE, self.places.k_positions, self.once_for_keys)
         dropout = scoring.dropout if self.training else 0.0
-        meeting = Meeting(content_BHTE, q_BHTE, k_BGTE, v_BGTE, scoring, self.places, self.once, dropout)
+        meeting = Meeting(content_BHTE, q_BHTE, *expand(k_BGTE, v_BGTE), scoring, self.places, self.once, dropout)
         return choose(meeting, self.kernel).run(meeting)
+
+    def recall(self, x_BTD: Tensor, memory: int) -> tuple[Tensor, Attend]:
+        past_BMD = self.past.stream(len(self.left), x_BTD, memory)
+        self.left.append(torch.cat([past_BMD, x_BTD.detach()], dim=1)[:, -memory:])
+        return past_BMD, self._after(past_BMD.shape[1])
+
+    def leaves(self) -> Past:
+        """What this pass leaves to the segment after it, once it is done."""
+        if not self.left:
+            return Past()
+        seen = self._after(longest(self.past.streams)).places.k_documents
+        return Past(tuple(self.left), None if seen is None else seen[:, -longest(self.left) :])
+
+    def _after(self, count: int) -> Dense:
+        """Other places, and so other things to remember, where keys of so many positions come before."""
+        if not count:
+            return self
+
+        def make() -> Dense:
+            return Dense(self.places.after(count, self.past.documents_BM), self.kernel, self.training)
+
+        return self.once(("after", count), make)
+
+    def across(self, q_BHTE: Tensor, keys_values: KeysValues, scoring: Scoring, expand: Expand = as_kept) -> Tensor:
+        assert self.memory is not None, "a model with cross-attention checks that it has a source"
+        return self._to_source(q_BHTE, *keys_values(self.memory.states_BSD), scoring, expand)
+
+    @cached_property
+    def _to_source(self) -> Dense:
+        """Other places, and so other things to remember."""
+        assert self.memory is not None
+        return Dense(self.memory.seen_from(self.places), self.kernel, self.training)

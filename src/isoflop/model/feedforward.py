@@ -27,8 +27,12 @@ class Plain(FeedForward, kind="plain"):
     bias: bool = False
     dropout: Probability = 0.0
 
+    def size(self, width: int) -> int:
+        """The hidden width in a model of this width."""
+        return self.hidden or 4 * width
+
     def build(self, width: int) -> nn.Module:
-        return PlainFeedForward(width, self.hidden or 4 * width, self.activation.build(), self.bias, self.dropout)
+        return PlainFeedForward(width, self.size(width), self.activation.build(), self.bias, self.dropout)
 
 
 class GLU(FeedForward, kind="glu"):
@@ -55,9 +59,12 @@ class GLU(FeedForward, kind="glu"):
             )
         return self
 
+    def size(self, width: int) -> int:
+        """The hidden width in a model of this width."""
+        return self.hidden or -(-8 * width // (3 * self.multiple)) * self.multiple
+
     def build(self, width: int) -> nn.Module:
-        hidden = self.hidden or -(-8 * width // (3 * self.multiple)) * self.multiple
-        return GatedFeedForward(width, hidden, self.activation.build(), self.bias, self.dropout)
+        return GatedFeedForward(width, self.size(width), self.activation.build(), self.bias, self.dropout)
 
 
 class PlainFeedForward(nn.Module):

@@ -70,7 +70,7 @@ class ValuesRule:
         return f"values({', '.join(f'{value:g}' for value in self.values)})"
 
 
-TABLES = frozenset({"embed", "position"})
+TABLES = frozenset({"embed", "position", "token_type"})
 """Roles that are looked up, not multiplied: Glorot's argument about fans says nothing of them."""
 
 
@@ -131,7 +131,7 @@ class GPT2(Init, kind="gpt2"):
         return NormalRule(self.std / math.sqrt(2 * architecture.depth) if writes_to_stream else self.std)
 
 
-CONSTANTS = {"gain": ConstantRule(1.0), "bias": ConstantRule(0.0)}
+CONSTANTS = {"gain": ConstantRule(1.0), "bias": ConstantRule(0.0), "head_bias": ConstantRule(0.0)}
 
 
 def rule_for(part: Part, architecture: Architecture) -> Rule:
@@ -139,7 +139,7 @@ def rule_for(part: Part, architecture: Architecture) -> Rule:
     if part.initial is not None:
         alike = len(set(part.initial)) == 1
         return ConstantRule(part.initial[0]) if alike else ValuesRule(part.initial)
-    return CONSTANTS.get(part.role) or architecture.init.rule(part, architecture)
+    return CONSTANTS.get(part.role) or architecture.init.rule(part, architecture.side_of(part.name))
 
 
 def initialise(model: nn.Module, architecture: Architecture, seed: int) -> None:

@@ -9,6 +9,7 @@ if it stood alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -20,8 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-VECTOR_ROLES = frozenset({"gain", "bias", "prior", "position_bias"})
+VECTOR_ROLES = frozenset({"gain", "bias", "head_bias", "prior", "position_bias", "value_share"})
 """Roles that weight decay leaves alone: decaying a gain or a bias pulls it to zero without making the net simpler."""
+
+BLOCK = re.compile(r"(?P<encoder>encoder\.)?blocks\.(?P<number>\d+)(?=\.)")
+"""How the name of a block's parameter begins."""
 
 Roles = Mapping[str, str | Mapping[str, int]]
 """Of a module's own parameters: a role, or the rows of each role for a matrix that is stacked."""
@@ -45,6 +49,10 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+    def some(self, x: Tensor, rows: slice) -> Tensor:
+        """The outputs of some of the stacked rows."""
+        return linear(x, self.weight[rows], None if self.bias is None else self.bias[rows])
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -108,7 +116,8 @@ class Embedding(nn.Module):
 
 
 class Role(NamedTuple):
-    """What a parameter is for: its role (parts joined by `+`), whether weight decay applies, and its block."""
+    """What a parameter is for: its role (parts joined by `+`), whether weight decay applies, and the number of its block, which
+    an encoder and its decoder each count from 0."""
 
     role: str
     decay: bool
@@ -187,5 +196,5 @@ def _declared(model: nn.Module) -> Iterator[tuple[str, str | Mapping[str, int], 
 
 
 def _block_of(name: str) -> int | None:
-    head, _, rest = name.partition(".")
-    return int(rest.split(".")[0]) if head == "blocks" else None
+    found = BLOCK.match(name)
+    return int(found["number"]) if found else None

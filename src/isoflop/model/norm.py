@@ -33,6 +33,8 @@ class RMS(Norm, kind="rms"):
     """RMSNorm: unit root mean square, then a learned gain; the mean is left alone.
 
     `cast` matters in 16 bit: the statistics are fp32, and the result returns to 16 bit before or after the gain.
+    `unit_offset` learns w in g = 1 + w, w = 0 at first, as Gemma does: 16 bit then hold small changes of a gain near 1, which
+    is formed in fp32.
 
     Formula: y = g x / sqrt(mean(x²) + eps)
     Paper: Zhang & Sennrich 2019, arXiv 1910.07467
@@ -40,9 +42,21 @@ class RMS(Norm, kind="rms"):
 
     eps: Epsilon = 1e-6
     cast: Literal["after_gain", "before_gain"] = "after_gain"
+    unit_offset: bool = False
 
     def build(self, width: int) -> nn.Module:
-        return RMSNorm(width, self.eps, self.cast)
+        make = OffsetRMSNorm if self.unit_offset else RMSNorm
+        return make(width, self.eps, self.cast)
+
+
+class Nothing(Norm, kind="none"):
+    """No normalisation: what comes in goes out.
+
+    Formula: y = x
+    """
+
+    def build(self, width: int) -> nn.Module:
+        return nn.Identity()
 
 
 class LayerNorm(nn.Module):
@@ -76,6 +90,21 @@ class RMSNorm(nn.Module):
         if x.device.type == "cpu" and x.dtype.itemsize >= 4 and not torch.compiler.is_compiling():
             return LeanRMSNorm.apply(x, self.gain, self.eps)
         return F.rms_norm(x, self.gain.shape, self.gain, self.eps)
+
+
+class OffsetRMSNorm(RMSNorm):
+    """See `RMS`: the gain that is held is w in 1 + w."""
+
+    def __init__(self, width: int, eps: float, cast: str) -> None:
+        super().__init__(width, eps, cast)
+        self.initial = {"gain": (0.0,)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        gain = 1 + self.gain.to(wide)
+        if self.gain_after_cast:
+            return (F.rms_norm(x, gain.shape, eps=self.eps) * gain).to(x.dtype)
+        return F.rms_norm(x.to(wide), gain.shape, gain, self.eps).to(x.dtype)
 
 
 class LeanRMSNorm(torch.autograd.Function):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -39,9 +39,10 @@ class Places:
         q_positions, k_positions: position ids, (B or 1, T) and (B or 1, S).
         q_documents, k_documents: document ids of the same shapes, or None when all is one document. A query sees only
             keys of its own document.
-        consecutive: queries are the keys, and within a document their positions follow each other by one. Then indices
-            tell who is in reach, and kernels leave out the rest. Said by whoever made the positions, never guessed from
-            shapes.
+        consecutive: queries are the keys, but for the first `before` of these, and within a document positions follow
+            each other by one. Then indices tell who is in reach, and kernels leave out the rest. Said by whoever made the
+            positions, never guessed from shapes.
+        before: keys of a memory, which stand in front of the first query.
     """
 
     q_positions: Tensor
@@ -49,11 +50,28 @@ class Places:
     q_documents: Tensor | None = None
     k_documents: Tensor | None = None
     consecutive: bool = False
+    before: int = 0
 
     @property
     def aligned(self) -> bool:
-        """Whether the causal mask is the plain triangle."""
+        """Whether indices alone tell who may meet."""
         return self.consecutive and self.q_documents is None
+
+    def after(self, count: int, documents: Tensor | None) -> Places:
+        """The same queries, and before their keys the last `count` positions of a text that goes on in them.
+
+        Args:
+            documents: of those positions, (B or 1, M) with M at least `count`; None where all is one document.
+        """
+        past_M = torch.arange(-count, 0, device=self.q_positions.device)
+        k_positions = torch.cat([self.q_positions[:, :1] + past_M, self.k_positions], dim=1)
+        if documents is None and self.k_documents is None:
+            return replace(self, k_positions=k_positions, before=count)
+        here = torch.zeros_like(self.k_positions) if self.k_documents is None else self.k_documents
+        past = here.new_zeros(len(here), count) if documents is None else documents[:, documents.shape[1] - count :]
+        rows = max(len(past), len(here))
+        k_documents = torch.cat([past.expand(rows, -1), here.expand(rows, -1)], dim=1)
+        return Places(self.q_positions, k_positions, here, k_documents, self.consecutive, count)
 
     @property
     def whole(self) -> Part:
@@ -65,14 +83,15 @@ class Places:
         part = self.whole
         k0, k1 = part.k0, part.k1
         if self.consecutive:
-            k1 = q1 if scoring.causal else k1
+            first, last = q0 + self.before, q1 + self.before
+            k1 = last if scoring.causal else k1
             if scoring.window is not None:
-                k0, k1 = max(0, q0 - scoring.window + 1), min(k1, q1 + scoring.window - 1)
+                k0, k1 = max(0, first - scoring.window + 1), min(k1, last + scoring.window - 1)
         return Part(q0, q1, k0, k1)
 
     def view(self, part: Part) -> View:
         """What relations are told of a part."""
-        first = part.k0 - part.q0 if self.consecutive else None
+        first = part.k0 - part.q0 - self.before if self.consecutive else None
         return View(self.q_positions[:, part.queries], self.k_positions[:, part.keys], first)
 
     def allowed(self, scoring: Scoring, part: Part | None = None) -> Tensor:

@@ -8,26 +8,35 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from isoflop.model import Architecture, Part, Transformer, parts
+from isoflop.model import Architecture, Part, Past, Source, Transformer, parts
 from isoflop.model.attend import Dense
 from isoflop.model.places import Places
+from isoflop.model.slots import Attend, Expand, KeysValues, as_kept
 from isoflop.model.term import Scoring
 from isoflop.spec import SpecError
 
 COMPONENTS = {
     "embed": "embedding",
+    "embed_map": "embedding",
+    "token_type": "embedding",
     "position": "position",
     "q": "attention",
     "k": "attention",
     "v": "attention",
     "o": "attention",
+    "q_latent": "attention",
+    "kv_latent": "attention",
+    "k_shared": "attention",
+    "gate": "attention",
+    "value_share": "attention",
     "prior": "attention",
     "prior_map": "attention",
     "position_bias": "attention",
@@ -37,25 +46,30 @@ COMPONENTS = {
     "ffn_out": "ffn",
     "gain": "norm",
     "head": "head",
+    "head_bias": "head",
+    "head_map": "head",
 }
 """The component that a role is counted under; a role of a user's own is a component of its own."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What an architecture costs at a sequence length.
+    """What an architecture costs at a sequence length; in an encoder-decoder, at a source and a target of this length.
 
     FLOPs count a multiply and an add as two, matmuls only, per token. `causal` counts the key and query pairs that the mask
     allows, `full` all of them, as a kernel without causal skipping computes. Training is three times forward: each
-    matmul has two in its backward. Look-ups are free, a tied head is not.
+    matmul has two in its backward, but for keys and values of a memory, whose stream gets no gradient. Look-ups are free, a
+    tied head is not. A memory is full, as it is for all but the first segments of a text.
 
     Attributes:
         length: tokens of a sequence, which the attention's part depends on.
         parameters: each tensor counted once.
         components: parameters by embedding, position, attention, ffn, norm, head.
         forward_flops_per_token, forward_flops_per_token_full: FLOPs / token.
-        kv_elements_per_token: numbers that a KV cache keeps for one token, over all sites.
+        kv_elements_per_token: numbers that a KV cache keeps for one token, over all sites; 0 in an encoder, which keeps none.
+        kv_elements_per_source_token: the same for one token of the source of an encoder-decoder.
         sites: evaluations of attention in one forward.
+        memory_flops_per_token: those of the forward that make keys and values of a memory.
     """
 
     length: int
@@ -65,11 +79,13 @@ class Cost:
     forward_flops_per_token_full: float
     kv_elements_per_token: int
     sites: int
+    kv_elements_per_source_token: int = 0
+    memory_flops_per_token: float = 0.0
 
     @property
     def training_flops_per_token(self) -> float:
         """Forward and backward, causal pairs only."""
-        return 3 * self.forward_flops_per_token
+        return 3 * self.forward_flops_per_token - self.memory_flops_per_token
 
     @property
     def non_embedding(self) -> int:
@@ -105,24 +121,32 @@ def price(architecture: Architecture, length: int) -> Cost:
     """
     if length < 1:
         raise SpecError(f"length must be at least 1, came {length}")
-    architecture.check_length(length)
+    for side in architecture.sides:
+        side.check_length(length)
     with torch.device("meta"):
         model = Transformer(architecture, kernel="eager").eval()
         tokens_BT = torch.zeros(1, length, dtype=torch.long)
         positions_BT = torch.arange(length)[None]
-    recorder = _Recorder(Dense(Places(positions_BT, positions_BT, consecutive=True), "eager"))
+    places = Places(positions_BT, positions_BT, consecutive=True)
+    sites: list[_Site] = []
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        torch.nn.functional.linear(model.encode(tokens_BT, positions_BT, recorder), model.head_weight)
+        source = None if model.encoder is None else Source(tokens_BT)
+        memory = model.read(source, _Recorder(Dense(places, "eager"), sites, cached=None))
+        inner = Dense(places, "eager", memory=memory, past=_FullPast())
+        recorder = _Recorder(inner, sites, "token" if architecture.causal else None)
+        model.logits(model.encode(tokens_BT, positions_BT, recorder))
     full = counter.get_total_flops()
-    causal = full - sum(site.flops(length * length) - site.flops(site.pairs(length)) for site in recorder.sites)
+    causal = full - sum(site.flops(length * site.keys) - site.flops(site.pairs(length)) for site in sites)
     return Cost(
         length=length,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         components=_components(list(parts(model))),
         forward_flops_per_token=causal / length,
         forward_flops_per_token_full=full / length,
-        kv_elements_per_token=sum(site.kv_elements for site in recorder.sites),
-        sites=len(recorder.sites),
+        kv_elements_per_token=sum(site.kv_elements for site in sites if site.cached == "token"),
+        sites=len(sites),
+        kv_elements_per_source_token=sum(site.kv_elements for site in sites if site.cached == "source"),
+        memory_flops_per_token=sum(2 * site.memory * architecture.width * site.kv_elements for site in sites) / length,
     )
 
 
@@ -140,6 +164,10 @@ def _module(part: Part) -> str:
     return part.parameter.rpartition(".")[0]
 
 
+Cached = Literal["token", "source"] | None
+"""Whether generation keeps the keys and values of a site, for each token or for each token of the source."""
+
+
 @dataclass(frozen=True)
 class _Site:
     """One evaluation of attention."""
@@ -149,6 +177,9 @@ class _Site:
     value_width: int
     kv_elements: int
     scoring: Scoring
+    cached: Cached
+    keys: int
+    memory: int
 
     def flops(self, pairs: int) -> int:
         """q kᵀ and p v over so many query and key pairs."""
@@ -156,9 +187,22 @@ class _Site:
 
     def pairs(self, length: int) -> int:
         """Query and key pairs that the mask allows in one sequence."""
-        reach = min(self.scoring.window or length, length)
-        before = reach * (reach - 1) // 2 + (length - reach + 1) * reach  # sum over queries of min(i + 1, reach)
+        window = self.scoring.window or self.keys
+        before = _seen(self.keys, window) - _seen(self.memory, window)
         return before if self.scoring.causal else 2 * before - length
+
+
+def _seen(length: int, window: int) -> int:
+    """Sum over the queries of a text of the keys up to each that it sees: min(i + 1, window)."""
+    reach = min(window, length)
+    return reach * (reach - 1) // 2 + (length - reach + 1) * reach
+
+
+class _FullPast(Past):
+    """As many positions as a memory holds, at every site."""
+
+    def stream(self, number: int, x_BTD: Tensor, count: int) -> Tensor:
+        return x_BTD.new_zeros(len(x_BTD), count, x_BTD.shape[-1])
 
 
 @dataclass
@@ -166,9 +210,34 @@ class _Recorder:
     """An `Attend` that notes every site on its way to another."""
 
     inner: Dense
-    sites: list[_Site] = field(default_factory=list)
+    sites: list[_Site]
+    cached: Cached
 
-    def __call__(self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTE: Tensor, scoring: Scoring) -> Tensor:
-        kv_elements = k_BGTE.shape[1] * (k_BGTE.shape[-1] + v_BGTE.shape[-1])
-        self.sites.append(_Site(q_BHTE.shape[1], k_BGTE.shape[-1], v_BGTE.shape[-1], kv_elements, scoring))
-        return self.inner(q_BHTE, k_BGTE, v_BGTE, scoring)
+    def __call__(
+        self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTE: Tensor, scoring: Scoring, expand: Expand = as_kept
+    ) -> Tensor:
+        return self.inner(q_BHTE, k_BGTE, v_BGTE, scoring, self._noting(q_BHTE, scoring, expand, self.cached))
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        return self.inner.once(key, make)
+
+    def recall(self, x_BTD: Tensor, memory: int) -> tuple[Tensor, Attend]:
+        past_BMD, beside = self.inner.recall(x_BTD, memory)
+        assert isinstance(beside, Dense)
+        return past_BMD, replace(self, inner=beside)
+
+    def across(self, q_BHTE: Tensor, keys_values: KeysValues, scoring: Scoring, expand: Expand = as_kept) -> Tensor:
+        return self.inner.across(q_BHTE, keys_values, scoring, self._noting(q_BHTE, scoring, expand, "source"))
+
+    def _noting(self, q_BHTE: Tensor, scoring: Scoring, expand: Expand, cached: Cached) -> Expand:
+        """`expand`, which notes what is kept and what it makes of that."""
+
+        def noting(k_BGSE: Tensor, v_BGSE: Tensor) -> tuple[Tensor, Tensor]:
+            keys, values = expand(k_BGSE, v_BGSE)
+            kept = sum(x.shape[1] * x.shape[-1] for x in (k_BGSE, v_BGSE))
+            shape = q_BHTE.shape[1], keys.shape[-1], values.shape[-1]
+            before = self.inner.places.before
+            self.sites.append(_Site(*shape, kept, scoring, cached, keys.shape[2], before))
+            return keys, values
+
+        return noting

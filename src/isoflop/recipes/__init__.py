@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from isoflop.files import read_json
 from isoflop.model import Architecture
+from isoflop.model.architecture import lay_over
 from isoflop.recipes.plugins import register_entry_points, register_modules
-from isoflop.spec import SpecError, did_you_mean, merge, merge_trees, nest, read_toml
+from isoflop.spec import SpecError, did_you_mean, merge_trees, nest, read_toml
 
 _FOLDER = Path(__file__).parent
+RUN = "run.json"
 
 
 class Declared(NamedTuple):
@@ -25,7 +28,7 @@ def recipes() -> list[str]:
 
 
 def load(name_or_path: str | Path, **overrides: Any) -> Architecture:
-    """An architecture from a recipe's name or a TOML file, with fields changed.
+    """An architecture from a recipe's name, a TOML file or a run folder, with fields changed.
 
     Dotted keys reach inside: `load("modern", width=64, **{"attention.heads": 4})`.
 
@@ -49,6 +52,8 @@ def load_file(name_or_path: str | Path, change: dict[str, Any] | None = None) ->
 
 def _table(name_or_path: str | Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     path = _find(name_or_path, seen[-1].parent if seen else Path())
+    if path.is_dir():
+        return _of_run(path)
     if path in seen:
         raise SpecError.at("extends", f"goes in a circle: {' -> '.join(p.name for p in (*seen, path))}")
     table = read_toml(path)
@@ -64,7 +69,7 @@ def _table(name_or_path: str | Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         return table
     base = _table(str(base_name), (*seen, path))
     base_training, training = base.pop("training", {}), table.pop("training", {})
-    merged = merge(Architecture.parse(base).dump(), table)
+    merged = lay_over(Architecture.parse(base).dump(), table)
     if isinstance(plugins, list):
         merged["plugins"] = list(dict.fromkeys([*base.get("plugins", []), *plugins]))
     if base_training or training:
@@ -72,12 +77,21 @@ def _table(name_or_path: str | Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     return merged
 
 
+def _of_run(folder: Path) -> dict[str, Any]:
+    """What a run was trained as. It names no code to import: its kinds must be registered already."""
+    record = read_json(folder / RUN)
+    architecture = record.get("architecture") if isinstance(record, dict) else None
+    if not isinstance(architecture, dict):
+        raise SpecError(f"{folder / RUN} is no record of a run: it declares no architecture")
+    return {name: value for name, value in architecture.items() if name != "plugins"}
+
+
 def _find(name_or_path: str | Path, folder: Path) -> Path:
     text = str(name_or_path)
     if text in recipes():
         return _FOLDER / f"{text}.toml"
     path = folder / text
-    if path.is_dir():
+    if path.is_dir() and not (path / RUN).exists():
         raise SpecError(f"{path} is a folder that holds no run, not an architecture file")
     if path.suffix == ".toml" or path.exists():
         return path.resolve()

@@ -104,6 +104,7 @@ def number_at(arm: Arm, field: str) -> str:
 def _figures(study: Study, results: Results) -> dict[str, Markup | None]:
     figures: dict[str, go.Figure | None] = {"forest": plots.forest(results)}
     figures |= {f"curves-{axis}": plots.curves(study, axis) for axis in AXES}
+    figures |= {"beyond": plots.beyond(results, study.file.training.get("length"))}
     figures |= {"cost": plots.cost(results), "gradients": plots.gradients(study)}
     return {
         name: None if figure is None else embed(json.loads(str(figure.to_json()))) for name, figure in figures.items()

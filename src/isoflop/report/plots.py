@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from isoflop.report.beyond import beyond
 from isoflop.report.costs import cost
 from isoflop.report.curves import curves
 from isoflop.report.forest import forest
 from isoflop.report.heat import gradients
 
-__all__ = ["cost", "curves", "forest", "gradients"]
+__all__ = ["beyond", "cost", "curves", "forest", "gradients"]

@@ -108,6 +108,37 @@ class Arm:
 
 
 @dataclass(frozen=True)
+class SetArm:
+    """What an arm came to on a set, over seeds, and how it compares there with the base and with its own training."""
+
+    name: str
+    verdict: str
+    n: int = 0
+    mean: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+    change: Interval | None = None
+    difference: Difference | None = None
+    exact_match: Number | None = None
+    token_accuracy: Number | None = None
+    by_position: tuple[Mapping[str, Number | None], ...] = ()
+    """`from`, `to` and the `mean` between these places of a row."""
+
+
+@dataclass(frozen=True)
+class SetOutcome:
+    """A set beyond the training: text in windows of a length, or items of a size."""
+
+    set: str
+    length: int
+    arms: tuple[SetArm, ...]
+
+    def of(self, name: str) -> SetArm:
+        """What an arm came to here."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+
+@dataclass(frozen=True)
 class Noise:
     """Spread of one arm over seeds; `band` is the half-width of the interval of its mean."""
 
@@ -145,6 +176,7 @@ class Results:
     spent: Spent | None = None
     margin: Number | None = None
     margin_fraction: Number | None = None
+    sets: tuple[SetOutcome, ...] = ()
 
     @cached_property
     def base(self) -> Arm:

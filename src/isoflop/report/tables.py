@@ -14,7 +14,7 @@ from rich.text import Text
 from isoflop.report import words
 from isoflop.report.palette import look
 from isoflop.report.read import PLANNED, Run
-from isoflop.report.results import Arm, Results
+from isoflop.report.results import Arm, Results, SetOutcome
 
 T = TypeVar("T")
 WIDEST_NAME = 24
@@ -79,7 +79,8 @@ def verdict_table(results: Results, folder: str | Path | None = None) -> Rendera
     lines.append(Text(_spent(results), style="dim"))
     if folder is not None:
         lines.append(Text(f"More: isoflop report {folder} writes {Path(folder) / 'report.html'}", style="dim"))
-    return Group(Fitted(_verdict_columns(results.arms, digits, results.confidence)), Text(), *lines)
+    sets = [Fitted(_set_columns(results)), Text()] if results.sets else []
+    return Group(Fitted(_verdict_columns(results.arms, digits, results.confidence)), Text(), *sets, *lines)
 
 
 def _verdict_columns(arms: Sequence[Arm], digits: int, confidence: float) -> list[Column]:
@@ -105,6 +106,24 @@ def _verdict_columns(arms: Sequence[Arm], digits: int, confidence: float) -> lis
         _of("by axis", 7, arms, lambda arm: words.axes_words(arm) or words.NONE, right=False),
         _of("n", 2, arms, lambda arm: str(arm.n)),
         _of("lost", 3, arms, lambda arm: str(arm.lost)),
+    ]
+
+
+def _set_columns(results: Results) -> list[Column]:
+    """The mean on every set, in brackets the change against the arm's own training."""
+
+    def cell(row: SetOutcome) -> Callable[[Arm], str]:
+        def text(arm: Arm) -> str:
+            here = row.of(arm.name)
+            change = here.change.mean if here.change else None
+            return words.number(here.mean) + (f" ({words.signed(change)})" if change is not None else "")
+
+        return text
+
+    names = _of("arm", 0, results.arms, lambda arm: _name(arm.name), right=False)
+    return [
+        names,
+        *(_of(words.printable(row.set), rank, results.arms, cell(row)) for rank, row in enumerate(results.sets)),
     ]
 
 

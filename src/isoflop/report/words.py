@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from isoflop.report.results import Arm, Results
+from isoflop.report.results import Arm, Results, SetArm
 
 NONE = "-"
 AXIS_NAMES = {"steps": "steps", "tokens": "tokens", "flops": "FLOPs", "seconds": "seconds"}
@@ -174,16 +174,39 @@ def remarks(results: Results) -> list[str]:
     ]
     if needed:
         lines.append(f"Seeds needed to resolve: {_listed(needed, 8)} (this study: {results.base.n}).")
-    split = [arm for arm in results.compared if arm.axes and len(set(arm.axes.values())) > 1]
-    lines += [f"{printable(arm.name)} depends on the axis: {axes_words(arm)}." for arm in split]
+    split: dict[str, list[str]] = {}
+    for arm in results.compared:
+        if arm.axes and len(set(arm.axes.values())) > 1:
+            split.setdefault(axes_words(arm), []).append(printable(arm.name))
+    lines += [
+        f"{_listed(names, 8)} {'depends' if len(names) == 1 else 'depend'} on the axis: {text}."
+        for text, names in split.items()
+    ]
     tuned = [
         f"{printable(arm.name)} {arm.rates['chosen']:g}{' (edge of the grid)' if arm.rates['at_edge'] else ''}"
         for arm in results.arms
         if arm.rates
     ]
     lines += [f"Rates, tuned on other seeds: {_listed(tuned, 8)}."] if tuned else []
+    lines += [sentence] if (sentence := _longest(results)) else []
     lost = [f"{printable(arm.name)} {lost_words(arm)}" for arm in results.arms if arm.lost]
     return [*lines, f"Lost seeds: {_listed(lost, 8)}."] if lost else lines
+
+
+def _longest(results: Results) -> str | None:
+    """One sentence on the longest set: the arm that is best there and the one that is worst, against their training."""
+    if not results.sets:
+        return None
+    longest = max(results.sets, key=lambda row: row.length)
+    ranked = sorted((arm for arm in longest.arms if arm.mean is not None), key=lambda arm: arm.mean or 0.0)
+    if len(ranked) < 2:
+        return None
+    best, worst = (f"{printable(arm.name)} {_with_change(arm)}" for arm in (ranked[0], ranked[-1]))
+    return f"On {printable(longest.set)} the lowest is {best}, the highest {worst}; in brackets against training."
+
+
+def _with_change(arm: SetArm) -> str:
+    return f"{number(arm.mean, 3)} ({signed(arm.change.mean if arm.change else None, 3)})"
 
 
 def _seeds(needed: int) -> str:

@@ -12,20 +12,19 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from isoflop.data import load, make_loader
 from isoflop.model import Architecture
 from isoflop.recipes import Declared, load_file
 from isoflop.spec import Spec, SpecError, did_you_mean, field_paths, merge, merge_trees, read_toml
 from isoflop.study.match import Match, Matched, solve
 from isoflop.study.sweep import FIRST_SEED, Sweep, at_rate
-from isoflop.train import Training
+from isoflop.train import Training, batches, read_corpus, validation_sets
 
 BASE = "base"
 """The name of the arm that the others are compared with."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 """What a study or an arm may be called: a name is also a folder."""
-SHARED = ("data", "batch", "length", "steps", "validation_windows")
+SHARED = ("data", "batch", "length", "steps", "validation_windows", "evaluate_lengths")
 """Fields of the training that no arm may change: every arm sees the same tokens in the same order (rule R6)."""
 
 Seeds = Annotated[
@@ -204,21 +203,27 @@ class Design:
         """Load the data once, to be told here and not by every run what is wrong with it.
 
         Raises:
-            SpecError: the source cannot be used, is too short, or has token ids that an arm has no row for.
+            SpecError: the source cannot be used, is too short, or has token ids that an arm has no row for; arms would see
+                it in different orders.
         """
         training = self.study.training
-        sizes = {"batch": training.batch, "length": training.length, "seed": 0}
-        try:
-            corpus = load(training.data)
-            make_loader(training.data, corpus, form=self.arms[0].architecture.form, **sizes)
-        except SpecError as error:
-            raise error.under("training", "data") from None
+        self._check_order()
+        corpus = read_corpus(training)
+        batches(self.arms[0].architecture, training, corpus, seed=0)
         for arm in self.arms:
             try:
-                loader = make_loader(training.data, corpus, form=arm.architecture.form, **sizes)
+                loader = batches(arm.architecture, training, corpus, seed=0)
                 loader.corpus.check_vocab(arm.architecture.vocab)
+                validation_sets(arm.architecture, training, corpus, loader)
             except SpecError as error:
                 raise error.under("arms", arm.name) from None
+
+    def _check_order(self) -> None:
+        remembers = {arm.name: arm.architecture.remembered > 0 for arm in self.arms}
+        if self.study.training.data.order is None and len(set(remembers.values())) > 1:
+            names = ", ".join(name for name, does in remembers.items() if does)
+            message = f"must be 'continuous', so that arms with a memory ({names}) and those without see the same order"
+            raise SpecError.at("training.data.order", f"{message}; it is absent")
 
     def dump(self) -> dict[str, Any]:
         """The content of `study.json`."""
@@ -289,7 +294,10 @@ def _training(shared: Training, change: Any) -> Training:
 
 
 def _check_lengths(architecture: Architecture, training: Training) -> None:
-    try:
-        architecture.check_length(training.length)
-    except SpecError as error:
-        raise error.under("training", "length") from None
+    lengths = {"length": (training.length,), "evaluate_lengths": training.evaluate_lengths or ()}
+    for name, length in ((name, length) for name, declared in lengths.items() for length in declared):
+        try:
+            for side in architecture.sides:
+                side.check_length(length)
+        except SpecError as error:
+            raise error.under("training", name) from None

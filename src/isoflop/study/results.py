@@ -10,6 +10,7 @@ from typing import Any
 
 from isoflop.files import read_json, write_json
 from isoflop.study import sweep
+from isoflop.study.sets import judge_sets
 from isoflop.study.stats import Noise, Ratio, Word, axes, compare, noise, power, ratio_interval, verdicts
 
 CONFIDENCE = 0.95
@@ -125,6 +126,7 @@ def summarise(folder: str | Path) -> dict[str, Any]:
         "margin_fraction": study["margin"],
         "noise": floor.dump(),
         "arms": _arms(study, by_arm, margin, _rates(folder)),
+        "sets": judge_sets(by_arm, METRIC, study["margin"], CONFIDENCE, _survivors),
         "spent": _spent(runs + _tuning_runs(folder)),
     }
     write_json(folder / "results.json", results)

@@ -1,6 +1,6 @@
 """Checkpoints that are whole or absent: weights and optimizer state as safetensors, the rest as JSON.
 
-    checkpoint/{model.safetensors, optimizer.safetensors, state.json}
+    checkpoint/{model.safetensors, optimizer.safetensors, past.safetensors (of a model with a memory), state.json}
 
 A checkpoint is written into `checkpoint.partial-*` beside its place, flushed to the disk, and moved there by rename. A folder
 cannot be renamed over another, so the old one first steps aside as `checkpoint.old-*`: a kill in between leaves that one,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 FORMAT = "isoflop checkpoint 1"
 NAME, MODEL, OPTIMIZER, STATE = "checkpoint", "model.safetensors", "optimizer.safetensors", "state.json"
+PAST = "past.safetensors"
 
 
 class CheckpointError(ValueError):
@@ -47,12 +48,16 @@ class Checkpoint:
     state: dict[str, Any]
 
     def weights(self) -> dict[str, Tensor]:
-        """The fp32 weights by name, each stored tensor once."""
+        """The weights by name, each stored tensor once: fp32 where they were trained here, else in the type they came in."""
         return self._tensors(MODEL)
 
     def optimizer(self) -> dict[str, Tensor]:
         """The optimizer's state by `parameter::state`."""
         return self._tensors(OPTIMIZER)
+
+    def past(self) -> dict[str, Tensor]:
+        """What the last step left to the next, by name; nothing of a model without a memory."""
+        return self._tensors(PAST) if PAST in self.state["files"] else {}
 
     def _tensors(self, name: str) -> dict[str, Tensor]:
         file = self.path / name
@@ -65,7 +70,11 @@ class Checkpoint:
 
 
 def save(
-    folder: Path, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], state: Mapping[str, Any]
+    folder: Path,
+    weights: Mapping[str, Tensor],
+    optimizer: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    past: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write a checkpoint into a run folder in place of the one there.
 
@@ -76,7 +85,7 @@ def save(
     try:
         partial = Path(tempfile.mkdtemp(dir=folder, prefix=f"{NAME}.partial-"))
         try:
-            _write(partial, {MODEL: weights, OPTIMIZER: optimizer}, state)
+            _write(partial, {MODEL: weights, OPTIMIZER: optimizer, **({PAST: past} if past else {})}, state)
             _swap(partial, folder / NAME)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -165,8 +174,9 @@ def load_model(folder: str | Path) -> tuple[Transformer, Architecture, Codec]:
         raise SpecError(f"{folder}: {error}{_plugins_needed(record['architecture'])}") from None
     if found.state["architecture_digest"] != architecture.digest:
         raise CheckpointError(f"{found.path} holds weights of another architecture than {folder / 'run.json'} declares")
-    model = build(architecture)
-    restore(named_tensors(model), found.weights(), found.path / MODEL)
+    weights = found.weights()
+    model = build(architecture, dtype=next(iter(weights.values())).dtype)
+    restore(named_tensors(model), weights, found.path / MODEL)
     return model.eval(), architecture, load_tokenizer(folder / "tokenizer.json")
 
 

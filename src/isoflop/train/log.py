@@ -82,7 +82,10 @@ class Reporter:
         loss = "not finite" if line["loss"] is None else f"{line['loss']:.4f}"
         bits = line.get("bits_per_byte")
         detail = self._speed(line) if bits is None else f"{bits:.4f} bits/byte"
-        return f"step {line['step']}/{line['steps']}  {line['kind']} loss {loss}  {detail}".rstrip()
+        if "exact_match" in line:
+            detail += f"  {line['exact_match']:.1%} exact matches"
+        what = line.get("set", line["kind"])
+        return f"step {line['step']}/{line['steps']}  {what} loss {loss}  {detail}".rstrip()
 
     def _speed(self, line: Mapping[str, Any]) -> str:
         """Tokens per second since the last line; nothing for the first, whose seconds leave out a step."""

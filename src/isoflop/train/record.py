@@ -24,6 +24,9 @@ FORMAT = 1
 IDENTITY = ("architecture_digest", "training_digest", "seed", "corpus_digest", "stream_digest")
 """Two runs that agree in these are the same run."""
 
+PARTS = ("training", "validation")
+"""Of a corpus."""
+
 
 class RunMismatch(ValueError):  # noqa: N818
     """A folder that holds something else than the run which is to be trained into it."""
@@ -44,6 +47,7 @@ def new_record(
         "seed": seed,
         "stream_digest": loader.stream_digest(training.steps),
         "corpus_digest": loader.corpus.digest,
+        "dropped": dict(zip(PARTS, loader.dropped, strict=True)),
         "environment": environment(),
         "cost": cost.dump(),
         "progress": {"step": 0, "steps": training.steps, "tokens": 0, "flops": 0, "seconds": 0.0},

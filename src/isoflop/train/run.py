@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from isoflop.data import AnyCorpus, Batches, load, make_loader
+from isoflop.data import AnyCorpus, Batches
 from isoflop.files import write_json
-from isoflop.model import Architecture, build, parameter_roles
+from isoflop.model import Architecture, Past, build, parameter_roles
 from isoflop.plan import Cost, price
 from isoflop.seeds import seed_for
 from isoflop.train import checkpoint
+from isoflop.train.batches import batches, read_corpus
 from isoflop.train.clock import Clock
 from isoflop.train.evaluate import Evaluation, evaluate
 from isoflop.train.interrupt import Interrupted, Interrupts
 from isoflop.train.log import MetricsLog, OnProgress, Reporter
 from isoflop.train.optim import load_state, save_state
 from isoflop.train.precision import PRECISIONS
-from isoflop.train.record import IDENTITY, PeakMemory, check_same_run, new_record, now, read_record
+from isoflop.train.record import IDENTITY, PARTS, PeakMemory, check_same_run, new_record, now, read_record
+from isoflop.train.sets import ValidationSet, batch_rows, validation_sets
 from isoflop.train.step import Step, norms_by_block, optimise
 from isoflop.train.training import Training
 
@@ -72,12 +76,12 @@ def train(
         Interrupted: Ctrl-C or SIGTERM; the state is saved and the next call goes on from it.
     """
     folder = Path(folder)
-    corpus = load(training.data) if corpus is None else corpus
-    architecture.check_length(training.length, "training.length")
-    data = training.data
-    order = data_order(data.seed, seed)
-    loader = make_loader(data, corpus, form=architecture.form, batch=training.batch, length=training.length, seed=order)
+    corpus = read_corpus(training) if corpus is None else corpus
+    for side in architecture.sides:
+        side.check_length(training.length, "training.length")
+    loader = batches(architecture, training, corpus, seed=data_order(training.data.seed, seed))
     loader.corpus.check_vocab(architecture.vocab)
+    sets = validation_sets(architecture, training, corpus, loader)
     cost = price(architecture, training.length) if cost is None else cost
     record = new_record(architecture, training, seed, loader, cost)
     old = read_record(folder)
@@ -94,7 +98,7 @@ def train(
         if old is not None and resume:
             record["started"] = old["started"]
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        return Run(architecture, training, folder, record, loader, cost, told, place).execute()
+        return Run(architecture, training, folder, record, loader, sets, cost, told, place).execute()
 
 
 def data_order(data_seed: int, seed: int) -> int:
@@ -112,11 +116,15 @@ class Run:
         folder: Path,
         record: dict[str, Any],
         loader: Batches,
+        sets: Sequence[ValidationSet],
         cost: Cost,
         told: OnProgress,
         device: torch.device,
     ) -> None:
         self.training, self.folder, self.record, self.loader, self.told = training, folder, record, loader, told
+        self.sets = sets
+        self.found_in_sets: list[dict[str, Any]] = []
+        """What the sets came to, after the last step."""
         self.flops_per_token, self.seed = cost.training_flops_per_token, record["seed"]
         self.memory = PeakMemory(device)
         self.model = build(architecture, self.seed, device=device)
@@ -127,6 +135,8 @@ class Run:
         self.clock = Clock(device)
         self.evaluation: tuple[int, Evaluation] | None = None
         self.unread: list[tuple[int, Step]] = []
+        self.pasts: list[Past] = []
+        """What the last step has left to each micro-batch of the next."""
         self.whole = True
         """Weights, moments and log are those of `step`, not half way to the next."""
 
@@ -136,6 +146,8 @@ class Run:
         """Train to the end, and leave a record whatever happens."""
         try:
             self._resume()
+            if any(self.loader.dropped):
+                self._say(_left_out(self.loader))
             self._write_record("running")
             self.loader.corpus.tokenizer.save_tokenizer(self.folder / "tokenizer.json")
             self.log = MetricsLog(self.folder / "metrics.jsonl", self.step)
@@ -160,8 +172,9 @@ class Run:
 
     def _loop(self, interrupts: Interrupts) -> None:
         if self.training.compile:
-            for block in self.model.blocks:
-                block.compile()
+            for tower in self.model.towers:
+                for block in tower.blocks:
+                    block.compile()
         self.model.train()
         self.clock.start()
         while self.step < self.training.steps:
@@ -188,6 +201,7 @@ class Run:
             clip=training.clip_norm,
             accumulate=training.accumulate,
             randomness=(self.seed, self.step),
+            pasts=self.pasts,
         )
         self.step += 1
         self.clock.tick()
@@ -235,24 +249,30 @@ class Run:
             loss=loss,
             rate=self.training.rate_at(step - 1),
             gradient_norm=norm,
-            gradient_norm_by_block=norms_by_block(norms, names, self.roles, len(self.model.blocks)),
+            gradient_norm_by_block=norms_by_block(norms, names),
         )
 
     def _evaluate(self) -> None:
-        rows = self.training.batch // self.training.accumulate
+        rows = batch_rows(self.training, self.training.length)
         found = evaluate(self.model, self.loader, rows, self.training.validation_windows)
         self._write_line("validation", self.step, loss=found.loss, bits_per_byte=found.bits_per_byte)
         if not math.isfinite(found.loss):
             raise Diverged("validation loss", self.step)
         self.evaluation = self.step, found
+        if self.step == self.training.steps:
+            self.found_in_sets = [one.evaluate(self.model) for one in self.sets]
+            for in_set in self.found_in_sets:
+                self._write_line("set", self.step, **in_set)
 
     def _write_line(self, kind: str, step: int, **numbers: Any) -> None:
         line = {"kind": kind, "step": step, **numbers, **self._spent(step)}
         self.told({**self.log.write(line), "steps": self.training.steps})
 
     def _spent(self, step: int) -> dict[str, Any]:
-        tokens = step * self.training.batch * self.training.length
-        return {"tokens": tokens, "flops": tokens * self.flops_per_token, "seconds": self.clock.seconds}
+        """Tokens without those that fill rows up, and the FLOPs of all: filling is computed too."""
+        computed = step * self.training.batch * self.training.length
+        flops = computed * self.flops_per_token
+        return {"tokens": self.loader.tokens(step), "flops": flops, "seconds": self.clock.seconds}
 
     # ------------------------------------------------------------------------------------------ what is on disk
 
@@ -262,10 +282,13 @@ class Run:
             "step": self.step,
             "clock": {"seconds": self.clock.seconds, "steps": self.clock.steps},
             "evaluation": self.evaluation and {"step": self.evaluation[0], **self.evaluation[1]._asdict()},
+            "sets": self.found_in_sets,
             "torch": torch.__version__,
         }
         weights = {**checkpoint.named_tensors(self.model), **self.masters.weights}
-        checkpoint.save(self.folder, weights, save_state(self.optimizer, self.masters.weights), state)
+        checkpoint.save(
+            self.folder, weights, save_state(self.optimizer, self.masters.weights), state, _past_tensors(self.pasts)
+        )
         self._write_record("running")
 
     def _resume(self) -> None:
@@ -280,11 +303,13 @@ class Run:
         checkpoint.restore(own, found.weights(), found.path / checkpoint.MODEL)
         self.masters.publish()
         load_state(self.optimizer, self.masters.weights, found.optimizer())
+        self.pasts = _pasts(found.past(), self.training.accumulate, self.model.head_weight.device)
         self.step = state["step"]
         self.clock.seconds, self.clock.steps = state["clock"]["seconds"], state["clock"]["steps"]
         if state["evaluation"]:
             values = dict(state["evaluation"])
             self.evaluation = values.pop("step"), Evaluation(**values)
+        self.found_in_sets = state.get("sets", [])
         self._say(f"going on from step {self.step} of {self.training.steps}, found in {found.path}")
         if state["torch"] != torch.__version__:
             self._say(
@@ -310,8 +335,9 @@ class Run:
         return {
             **found._asdict(),
             "step_seconds": seconds,
-            "tokens_per_second": seconds and self.training.batch * self.training.length / seconds,
+            "tokens_per_second": seconds and self.loader.tokens(self.step) / self.step / seconds,
             "peak_memory_bytes": self.memory.read(),
+            "sets": self.found_in_sets,
         }
 
     def _write_record(self, status: str, reason: str | None = None, *, ended: bool = False) -> None:
@@ -322,6 +348,25 @@ class Run:
 
     def _say(self, text: str) -> None:
         self.told(_message(text, self.step, self.training.steps))
+
+
+def _past_tensors(pasts: Sequence[Past]) -> dict[str, Tensor]:
+    """What is left to every micro-batch by name, for a file."""
+    return {f"{part}.{name}": tensor for part, past in enumerate(pasts) for name, tensor in past.tensors().items()}
+
+
+def _pasts(tensors: Mapping[str, Tensor], parts: int, device: torch.device) -> list[Past]:
+    """The inverse of `_past_tensors`."""
+    of_part: list[dict[str, Tensor]] = [{} for _ in range(parts)]
+    for path, tensor in tensors.items():
+        part, _, name = path.partition(".")
+        of_part[int(part)][name] = tensor.to(device)
+    return [Past.of(own) for own in of_part]
+
+
+def _left_out(loader: Batches) -> str:
+    counts = " and ".join(f"{count} {part}" for count, part in zip(loader.dropped, PARTS, strict=True))
+    return f"left out, as longer than {loader.length} tokens: {counts} pairs"
 
 
 def _message(text: str, step: int, steps: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from isoflop.data import Batch
-from isoflop.model import Role, Transformer
+from isoflop.model import Past, Source, Transformer
+from isoflop.model.head import Output
+from isoflop.model.linear import BLOCK
 from isoflop.seeds import seed_for
 from isoflop.train.loss import IGNORED, linear_cross_entropy
 from isoflop.train.optim import set_rate
@@ -36,8 +38,26 @@ class Step(NamedTuple):
 
 def batch_loss(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
     """Summed negative log-likelihood (nats) of a batch's targets, and their number."""
-    features_BTD = model.features(batch.tokens_BT, batch.positions_BT, batch.documents_BT, consecutive=True)
-    return linear_cross_entropy(features_BTD, model.head_weight, batch.targets_BT)
+    return output_loss(batch_output(model, batch), batch.targets_BT)
+
+
+def batch_output(model: Transformer, batch: Batch) -> Output:
+    """What the logits of a batch, (B, T, V), are made of."""
+    return segment_output(model, batch, Past())[0]
+
+
+def segment_output(model: Transformer, batch: Batch, past: Past) -> tuple[Output, Past]:
+    """What the logits of a batch are made of, where rows may go on from the batch before; and what it leaves to the next."""
+    source = None if batch.source_BS is None else Source(batch.source_BS, documents_BS=batch.source_documents_BS)
+    past = past.continued(batch.continues_B)
+    placed = batch.positions_BT, batch.documents_BT
+    features_BTD, past = model.segment(batch.tokens_BT, past, *placed, consecutive=True, source=source)
+    return model.output(features_BTD), past
+
+
+def output_loss(output: Output, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Summed negative log-likelihood (nats) of the targets, and their number."""
+    return linear_cross_entropy(output.hidden, output.weight_VE, targets, output.bias_V, output.softcap)
 
 
 def optimise(
@@ -50,24 +70,30 @@ def optimise(
     clip: float | None = None,
     accumulate: int = 1,
     randomness: tuple[int, int] = (0, 0),
+    pasts: list[Past] | None = None,
 ) -> Step | None:
     """Update the weights once, on the mean loss over all targets of the batch.
 
     Each micro-batch adds (sum of its losses) / (targets of the whole batch), so the gradient does not depend on how the
     batch is cut. The global torch generators are those of `randomness` = (seed, step) inside, and untouched outside.
+    `pasts` holds what the step before left to each micro-batch, and afterwards what this one leaves.
 
     Returns:
         What was measured; None for a batch without any target, which has no loss and changes nothing.
     """
     targets = int((batch.targets_BT != IGNORED).sum())
+    pasts = [] if pasts is None else pasts
+    before = list(pasts) or [Past()] * accumulate
+    pasts[:] = [Past()] * accumulate
     if targets == 0:
         return None
     device = model.head_weight.device
     masters.clear()
     losses = []
     with seeded(*randomness, device):
-        for part in split(batch, accumulate):
-            total, _ = batch_loss(model, part.to(device))
+        for number, part in enumerate(split(batch, accumulate)):
+            output, pasts[number] = segment_output(model, part.to(device), before[number])
+            total, _ = output_loss(output, part.targets_BT.to(device))
             loss = total / targets
             loss.backward()
             masters.collect()
@@ -92,14 +118,17 @@ def clip_gradients(gradients: list[Tensor], clip: float | None) -> tuple[Tensor,
     return norm, norms
 
 
-def norms_by_block(norms: Sequence[float], names: Sequence[str], roles: Mapping[str, Role], depth: int) -> list[float]:
-    """The gradient norm of each block, from the norms of its parameters; those outside the blocks are left out."""
-    squares = [0.0] * depth
+def norms_by_block(norms: Sequence[float], names: Sequence[str]) -> list[float]:
+    """The gradient norm of each block, from the norms of its parameters; those outside the blocks are left out.
+
+    In the order of a forward pass: the blocks of an encoder come before those of its decoder.
+    """
+    squares: dict[tuple[bool, int], float] = {}
     for name, norm in zip(names, norms, strict=True):
-        block = roles[name].block
-        if block is not None:
-            squares[block] += norm * norm
-    return [square**0.5 for square in squares]
+        if found := BLOCK.match(name):
+            block = found["encoder"] is None, int(found["number"])
+            squares[block] = squares.get(block, 0.0) + norm * norm
+    return [squares[block] ** 0.5 for block in sorted(squares)]
 
 
 def split(batch: Batch, parts: int) -> Iterator[Batch]:

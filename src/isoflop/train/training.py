@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from isoflop.data import Data
-from isoflop.spec import Spec, SpecError
+from isoflop.spec import Many, Spec, SpecError
 from isoflop.train.optim import Optimizer
 from isoflop.train.precision import Precision
 from isoflop.train.schedule import Schedule
@@ -34,6 +35,8 @@ class Training(Spec):
         compile: run each block through torch.compile.
         evaluate_every: steps between evaluations; absent = only at the end.
         validation_windows: windows of the validation split to evaluate on, from its start; absent = all.
+        evaluate_lengths: at the end the same validation text is also evaluated in windows of each of these lengths, in
+            rising order. Pairs have further sets of their own, see `extrapolate` of a task.
         log_every: steps between lines of the log; the last step always has one.
         checkpoint_every: steps between checkpoints; absent = only at the end, or when interrupted.
     """
@@ -53,6 +56,7 @@ class Training(Spec):
     compile: bool = False
     evaluate_every: Count | None = None
     validation_windows: Count | None = None
+    evaluate_lengths: Many[Count] | None = None
     log_every: Count = 10
     checkpoint_every: Count | None = None
 
@@ -66,11 +70,27 @@ class Training(Spec):
             if every is not None and every > self.steps:
                 message = f"has no effect beyond the {self.steps} steps, came {every}; lower it or leave it out"
                 raise SpecError.at(name, message)
+        self._check_lengths()
         try:
             self.schedule.check(self.steps)
         except SpecError as error:
             raise error.under("schedule") from None
         return self
+
+    def _check_lengths(self) -> None:
+        lengths = self.evaluate_lengths
+        if lengths is None:
+            return
+        if not lengths or any(left >= right for left, right in pairwise(lengths)):
+            raise SpecError.at(
+                "evaluate_lengths", f"must hold at least one length, in rising order, came {list(lengths)}"
+            )
+        if not isinstance(self.data.source, str):
+            message = (
+                f"are of windows of a text, and {self.data.source.name!r} gives pairs, which are not cut; longer ones are "
+                "declared as `extrapolate` of a task"
+            )
+            raise SpecError.at("evaluate_lengths", f"{message}, came {list(lengths)}")
 
     @property
     def clip_norm(self) -> float | None:

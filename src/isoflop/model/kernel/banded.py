@@ -190,9 +190,9 @@ def _edges(places: Places, scoring: Scoring, part: Part) -> list[Part]:
     """Where some query of a part may not see some key."""
     if not places.aligned:
         return [part]
-    window = scoring.window or part.k1 + part.q1
-    left = min(max(part.q1 - window, part.k0), part.k1)  # from here on the last query sees the keys
-    right = min(part.q0 + (1 if scoring.causal else window), part.k1)  # up to here the first one does
+    window = scoring.window or part.k1 + part.q1 + places.before
+    left = min(max(part.q1 + places.before - window, part.k0), part.k1)  # from here on the last query sees the keys
+    right = min(part.q0 + places.before + (1 if scoring.causal else window), part.k1)  # up to here the first one does
     if left >= right:
         return [part]
     edges = part._replace(k1=left), part._replace(k0=right)

@@ -16,14 +16,17 @@ from isoflop.model.term import Meeting, Scoring
 
 
 def sdpa(meeting: Meeting) -> Tensor:
-    """The plain causal triangle needs no mask; all else is one mask, which blocks share where it is fixed."""
+    """The plain causal triangle, and all pairs of one document, need no mask; all else is one, which blocks share where it is
+    fixed."""
     q, k, v, scoring = meeting.q_BHTE, meeting.k_BGSE, meeting.v_BGSE, meeting.scoring
     if computes_wide(q.dtype, q.device.type):
         wide = {"q_BHTE": q.float(), "k_BGSE": k.float(), "v_BGSE": v.float()}
         return sdpa(replace(meeting, **wide)).to(q.dtype)
     covered = scoring.window is None or scoring.window >= k.shape[2]
     # `len`, not truth: torch.compile cannot trace the truth value of a tuple of modules.
-    plain = meeting.places.aligned and covered and len(scoring.acting("add")) == 0
+    triangle = meeting.places.aligned and not meeting.places.before  # theirs has its corner at the first key
+    placed = triangle or (not scoring.causal and meeting.places.q_documents is None)
+    plain = placed and covered and len(scoring.acting("add")) == 0
     return F.scaled_dot_product_attention(
         q,
         k,

@@ -38,7 +38,7 @@ class Sinusoidal(Position, kind="sinusoidal"):
         return SinusoidalEmbedding(width, self.base, self.layout == "interleaved")
 
     def check(self, setting: Setting) -> None:
-        width = setting.architecture.width
+        width = setting.architecture.embed.sum_width(setting.architecture.width)
         if width % 2:
             raise SpecError(f"sinusoidal positions come in pairs: width must be even, came {width}")
 

@@ -13,7 +13,7 @@ from isoflop.model.kernel.eager import expand
 from isoflop.model.linear import Roles
 from isoflop.model.position.band import by_key, by_query, collected
 from isoflop.model.relation import Addition, Relation, Tensors, View
-from isoflop.model.slots import Position, Setting
+from isoflop.model.slots import Heads, Position, Setting
 from isoflop.model.term import Meeting, Term
 from isoflop.spec import SpecError
 
@@ -49,22 +49,25 @@ class Relative(Position, kind="relative"):
         return self
 
     def term(self, setting: Setting, heads: int, head_width: int) -> Term:
-        def make() -> RelativeVectors:
-            return RelativeVectors(self, heads, head_width, setting.causal)
+        shape = setting.heads
 
-        return setting.share((self, heads, head_width, setting.causal), make) if self.blocks_share else make()
+        def make() -> RelativeVectors:
+            return RelativeVectors(self, shape, setting.causal)
+
+        return setting.share((self, shape, setting.causal), make) if self.blocks_share else make()
 
 
 class RelativeVectors(Term):
     """See `Relative`. No vector is made for any pair: queries meet the table, and what they say to it is dealt to the keys."""
 
-    def __init__(self, spec: Relative, heads: int, head_width: int, causal: bool) -> None:
+    def __init__(self, spec: Relative, shape: Heads, causal: bool) -> None:
         super().__init__()
         self.stages = frozenset({"relate"} if spec.query or spec.key else ()) | ({"values"} if spec.value else set())
         self.lowest, self.count = -spec.reach, spec.reach + 1 if causal else 2 * spec.reach + 1
-        shape = (self.count, head_width) if spec.heads_share else (heads, self.count, head_width)
+        heads = () if spec.heads_share else (shape.query,)
         self.query_table, self.key_table, self.value_table = (
-            nn.Parameter(torch.empty(shape)) if wanted else None for wanted in (spec.query, spec.key, spec.value)
+            nn.Parameter(torch.empty(*heads, self.count, width)) if wanted else None
+            for wanted, width in ((spec.query, shape.width), (spec.key, shape.width), (spec.value, shape.value))
         )
         self.roles: Roles = dict.fromkeys(("query_table", "key_table", "value_table"), "position")
 

@@ -33,7 +33,7 @@ class RoPE(Position, kind="rope"):
     scaling: Scaling = "none"  # type: ignore[assignment]  # names are parsed into kinds
 
     def rotated(self, head_width: int) -> int:
-        """How many components of a head are rotated."""
+        """How many components of a head are rotated, of those that may be."""
         return round(self.fraction * head_width)
 
     def term(self, setting: Setting, heads: int, head_width: int) -> Term:
@@ -41,11 +41,11 @@ class RoPE(Position, kind="rope"):
         return Rotary(frequencies, self.scaling.magnitude, self.layout == "interleaved")
 
     def check(self, setting: Setting) -> None:
-        head_width = setting.block.attention.shape(setting.architecture.width).width
-        rotated = self.rotated(head_width)
+        rotated = self.rotated(setting.heads.rotary)
         if rotated % 2 or rotated == 0:
             raise SpecError(
-                f"rope turns pairs: fraction x head width must be even and above 0, came {self.fraction:g} x {head_width} = {rotated}"
+                "rope turns pairs: fraction x head width must be even and above 0, "
+                f"came {self.fraction:g} x {setting.heads.rotary} = {rotated}"
             )
         try:
             self.scaling.check(rotated)

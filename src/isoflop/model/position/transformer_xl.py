@@ -21,7 +21,8 @@ class TransformerXL(Position, kind="transformer_xl"):
     """Scores take a second part: what a query says to a sinusoid of its distance to the key; biases stand in for the query.
 
     u and v are learned for each head, W_R for each block; R is a vector of sines, then cosines, as wide as the model.
-    `blocks_share`: one u and v for all blocks, as in the paper, or one for each. There is no memory of segments before.
+    `blocks_share`: one u and v for all blocks, as in the paper, or one for each. The paper's memory of the
+    segment before is `attention.memory`.
 
     Formula: s_ij = scale ((q_i + u) k_jᵀ + (q_i + v) (W_R R_{i-j})ᵀ), R_n = [sin(n θ), cos(n θ)], θ_f = base^(-2f/D)
     Paper: Dai et al. 2019, arXiv 1901.02860

@@ -21,7 +21,8 @@ class HardCoded(Prior, kind="hard_coded"):
 
     They are not normalised: for sigma of 0.5 and more a row sums to nearly 1 inside of a document, and to less where the
     mask or an end cuts the density off. `offset`: of each head, dealt in turn; 0 is the query itself, -1 the token before.
-    One head at least must be left to queries and keys, which would have no use without.
+    One head at least must be left to queries and keys, which would have no use without; where all heads of a block are to be so,
+    take attention `hard_coded`, which has neither.
 
     Formula: p_ij = exp(-(j - i - offset)² / (2 sigma²)) / (sigma sqrt(2 pi)) over the allowed keys
     Paper: You, Sun & Iyyer 2020, arXiv 2005.00742
@@ -41,10 +42,12 @@ class HardCoded(Prior, kind="hard_coded"):
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
-        chosen = self.chosen(*setting.heads)
+        chosen = self.chosen(setting.heads.query, setting.heads.width)
         if chosen.all:
             raise SpecError.at(
-                "heads", f"must leave one of the {chosen.heads} heads to queries and keys, which have no use without"
+                "heads",
+                f"must leave one of the {chosen.heads} heads to queries and keys, which have no use without; for all heads "
+                "take attention = 'hard_coded'",
             )
         self.measure.check(setting, len(chosen.numbers))
 

@@ -38,7 +38,10 @@ class Gaussian(Measure, kind="gaussian"):
 
     `centre`: `self` is mu_i = i + offset (a list of offsets is dealt to the heads in turn); `before` is predicted from the
     query, somewhere from the start to the query itself, mu_i = i sigmoid(f(q_i)); `anywhere` is predicted in the whole
-    document, mu_i = (n - 1) sigmoid(f(q_i)), for encoders alone. f(q) = u tanh(W q) + b for each head. `sigma_is` and
+    document, mu_i = (n - 1) sigmoid(f(q_i)), where the queries may know how long it is: in encoders, and in attention to an
+    encoder. `diagonal`, for attention to an encoder, is mu_i = slope i + offset: slope is how many tokens a source has for
+    one of the target, the (m - 1) / (n - 1) of texts whose length n is not known before they are written. f(q) = u tanh(W q)
+    + b for each head. `sigma_is` and
     `offset_is`: `fixed`; `learned`, one for all heads; `per_head`; or `predicted` by such an f, sigma through a softplus.
     The window D of Yang et al. is 2 sigma; the s of T-GSA, whose exponent is (j - i)² / s², is sqrt(2) sigma.
 
@@ -48,7 +51,8 @@ class Gaussian(Measure, kind="gaussian"):
 
     sigma: Annotated[float, Field(gt=NARROWEST)] = 4.0
     sigma_is: Source = "fixed"
-    centre: Literal["self", "before", "anywhere"] = "self"
+    centre: Literal["self", "before", "anywhere", "diagonal"] = "self"
+    slope: Annotated[float, Field(gt=0)] = 1.0
     offset: OneOrMany[float] = (0.0,)
     offset_is: Source = "fixed"
 
@@ -61,7 +65,20 @@ class Gaussian(Measure, kind="gaussian"):
                 "centre",
                 "'anywhere' depends on the length of the whole document, which a causal model does not see; take 'before' or 'self'",
             )
-        if self.centre != "self" and (self.offset != (0.0,) or self.offset_is != "fixed"):
+        if self.centre == "before" and setting.block.attention.remembered:
+            raise SpecError.at(
+                "centre",
+                "'before' counts from the start of a text, which a segment with a memory need not hold; take 'self'",
+            )
+        if self.centre == "diagonal" and not setting.across:
+            raise SpecError.at(
+                "centre", "'diagonal' leads from one text to another; in attention to one text take 'self'"
+            )
+        if self.centre != "diagonal" and self.slope != 1.0:
+            raise SpecError.at(
+                "slope", f"does nothing where the centre is {self.centre!r}; remove it or take 'diagonal'"
+            )
+        if self.centre in ("before", "anywhere") and (self.offset != (0.0,) or self.offset_is != "fixed"):
             raise SpecError.at("offset", f"does nothing where the centre is predicted, centre = {self.centre!r}")
         if self.offset_is == "learned" and len(self.offset) != 1:
             raise SpecError.at("offset", f"must be 1 number where all heads share it, came {len(self.offset)}")
@@ -106,7 +123,7 @@ class GaussianMeasure(nn.Module):
     def __init__(self, spec: Gaussian, chosen: Chosen) -> None:
         super().__init__()
         self.sigma = number(spec.sigma, spec.sigma_is, WIDTHS, chosen, hidden=True)
-        self.centre = {"self": AtQuery, "before": BeforeQuery, "anywhere": Anywhere}[spec.centre](spec, chosen)
+        self.centre = _CENTRES[spec.centre](spec, chosen)
 
     def forward(self, meeting: Meeting) -> Relation:
         return combined(_gaussian, self.centre(meeting), self.sigma.relation(meeting))
@@ -121,6 +138,18 @@ class AtQuery(nn.Module):
 
     def forward(self, meeting: Meeting) -> Relation:
         return combined(torch.sub, OFFSETS, self.offset.relation(meeting))
+
+
+class AlongDiagonal(AtQuery):
+    """Places of keys beside one that goes through the source as the query goes through the target."""
+
+    def __init__(self, spec: Gaussian, chosen: Chosen) -> None:
+        super().__init__(spec, chosen)
+        self.slope = spec.slope
+
+    def forward(self, meeting: Meeting) -> Relation:
+        centre_B1T1 = self.slope * _column(meeting.places.q_positions)
+        return combined(_beside, KEYS, given_by_query(centre_B1T1), self.offset.relation(meeting))
 
 
 class BeforeQuery(nn.Module):
@@ -142,6 +171,9 @@ class Anywhere(BeforeQuery):
         first_B1T1, last_B1T1 = meeting.once("ends of documents", lambda: ends(meeting.places))
         centre_BHT1 = torch.lerp(first_B1T1, last_B1T1, self.share(meeting).sigmoid())
         return combined(torch.sub, KEYS, given_by_query(centre_BHT1))
+
+
+_CENTRES = {"self": AtQuery, "before": BeforeQuery, "anywhere": Anywhere, "diagonal": AlongDiagonal}
 
 
 class GaussianTransformerMeasure(nn.Module):
@@ -191,6 +223,10 @@ OFFSETS, KEYS = Relation(_offsets, relative=True), Relation(_keys)
 
 def _gaussian(away: Tensor, sigma: Tensor) -> Tensor:
     return (away / sigma).square() / 2
+
+
+def _beside(key: Tensor, centre: Tensor, offset: Tensor) -> Tensor:
+    return key - centre - offset
 
 
 def _square(away: Tensor, w: Tensor, b: Tensor) -> Tensor:

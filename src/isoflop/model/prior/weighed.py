@@ -31,7 +31,7 @@ class Weighed(Prior):
         super().check(setting)
         check_number("gamma", self.gamma, self.gamma_is, POSITIVE)
         try:
-            self.measure.check(setting, len(self.chosen(*setting.heads).numbers))
+            self.measure.check(setting, len(self.chosen(setting.heads.query, setting.heads.width).numbers))
         except SpecError as error:
             raise error.under("measure") from None
 
