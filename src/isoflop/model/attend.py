@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isoflop.model.kernel import choose
 from isoflop.model.memory import Memory
-from isoflop.model.past import Past, longest
+from isoflop.model.past import NOTHING, Past, longest
 from isoflop.model.places import Places
 from isoflop.model.slots import Attend, Expand, KeysValues, as_kept
 from isoflop.model.term import Meeting, Scoring
@@ -39,14 +39,14 @@ class Dense(ForwardPass):
         kernel: a kernel's name to force it; None for the fastest.
         training: dropout is on.
         memory: what an encoder made of the source, where there is one.
-        past: what the segments before this one left to it.
+        past: what the segments before this one left to it; None for nothing.
     """
 
     places: Places
     kernel: str | None = None
     training: bool = False
     memory: Memory | None = None
-    past: Past = field(default_factory=Past)
+    past: Past | None = None
     left: list[Tensor] = field(default_factory=list, init=False)
 
     def once_for_keys(self, key: Any, make: Callable[[], Any]) -> Any:
@@ -65,16 +65,21 @@ class Dense(ForwardPass):
         meeting = Meeting(content_BHTE, q_BHTE, *expand(k_BGTE, v_BGTE), scoring, self.places, self.once, dropout)
         return choose(meeting, self.kernel).run(meeting)
 
+    @property
+    def _before(self) -> Past:
+        # No default of the field: torch.compile cannot make one in a graph.
+        return NOTHING if self.past is None else self.past
+
     def recall(self, x_BTD: Tensor, memory: int) -> tuple[Tensor, Attend]:
-        past_BMD = self.past.stream(len(self.left), x_BTD, memory)
+        past_BMD = self._before.stream(len(self.left), x_BTD, memory)
         self.left.append(torch.cat([past_BMD, x_BTD.detach()], dim=1)[:, -memory:])
         return past_BMD, self._after(past_BMD.shape[1])
 
     def leaves(self) -> Past:
         """What this pass leaves to the segment after it, once it is done."""
         if not self.left:
-            return Past()
-        seen = self._after(longest(self.past.streams)).places.k_documents
+            return NOTHING
+        seen = self._after(longest(self._before.streams)).places.k_documents
         return Past(tuple(self.left), None if seen is None else seen[:, -longest(self.left) :])
 
     def _after(self, count: int) -> Dense:
@@ -83,7 +88,7 @@ class Dense(ForwardPass):
             return self
 
         def make() -> Dense:
-            return Dense(self.places.after(count, self.past.documents_BM), self.kernel, self.training)
+            return Dense(self.places.after(count, self._before.documents_BM), self.kernel, self.training)
 
         return self.once(("after", count), make)
 

@@ -34,7 +34,7 @@ class Past:
     def continued(self, continues_B: Tensor | None) -> Past:
         """The past of rows whose text goes on, hidden from the other rows; of nobody without telling."""
         if continues_B is None or not self.streams or not continues_B.any():
-            return Past()
+            return NOTHING
         if continues_B.all():
             return self
         documents_BM = self.documents_BM
@@ -53,6 +53,10 @@ class Past:
         """The inverse of `tensors`."""
         streams = sorted((name for name in tensors if name.isdecimal()), key=int)
         return cls(tuple(tensors[name] for name in streams), tensors.get("documents"))
+
+
+NOTHING = Past()
+"""What comes before a text."""
 
 
 def longest(streams: Sequence[Tensor]) -> int:

@@ -78,9 +78,9 @@ def _arrangement(config: Config) -> Table:
 
 def _kv_heads(config: Config, heads: int) -> int:
     asked, one = config.get("num_kv_heads", heads), config.get("multi_query", True)
-    if config.get("new_decoder_architecture", False):
-        return asked
-    return 1 if one else heads
+    kept = asked if config.get("new_decoder_architecture", False) else 1 if one else heads
+    config.only("num_key_value_heads", (kept,), "follows from num_kv_heads, multi_query and new_decoder_architecture")
+    return kept
 
 
 def write(said: Said) -> Table:
