@@ -11,31 +11,42 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from isoflop.model import KERNELS, Architecture, Transformer
+from isoflop.model import Architecture, Transformer
 from isoflop.model.attend import Dense
-from isoflop.model.kernel.eager import ask, attend_part
+from isoflop.model.kernel.eager import attend_part
 from isoflop.model.places import Places
 from isoflop.model.slots import Attend, Expand, KeysValues, as_kept
 from isoflop.model.term import Scoring
-from models import FP32, LENGTH, Mixed, a_last_bit_off, lively, logits_of, meeting, mixed, without_dropout
+from models import (
+    FP32,
+    LENGTH,
+    TRAINING_KERNELS,
+    Mixed,
+    a_last_bit_off,
+    lively,
+    logits_of,
+    meeting,
+    mixed,
+    without_dropout,
+)
 
 
 def check_kernels(architecture: Architecture) -> None:
     """Every kernel that can run the architecture gives eager's outputs and gradients.
 
-    Kernels that go by blocks of queries get blocks so small that even here there are several.
+    Kernels that go by blocks of queries (and of sequences) get blocks so small that even here there are several.
 
     In fp32: the logits in eval and training mode and the gradient of every parameter. In bf16: the logits, and at every
     site the gradients of q, k and v (of the whole model a gradient in bf16 says nothing where a unit of ReLU is rounded to
     the other side of its kink).
     """
     banded, chunked = (import_module(f"isoflop.model.kernel.{name}") for name in ("banded", "chunked"))
-    with patch.object(banded, "ROWS", 3), patch.object(chunked, "ROWS", 2):
+    with patch.object(banded, "ROWS", 3), patch.object(banded, "PAIRS", 300), patch.object(chunked, "ROWS", 2):
         _check_kernels(without_dropout(architecture))
 
 
 def _check_kernels(declared: Architecture) -> None:
-    models = {name: model for name in KERNELS if (model := _with_kernel(declared, name)) is not None}
+    models = {name: model for name in TRAINING_KERNELS if (model := _with_kernel(declared, name)) is not None}
     eager = models.pop("eager")
     batch = mixed(eager)
     running = torch.where(batch.real, batch.positions, torch.arange(LENGTH))  # the promise is for padding too
@@ -143,7 +154,7 @@ def _sizes(qkv: list[Tensor], scoring: Scoring, places: Places) -> list[Tensor]:
     keys, group = k.shape[2], q.shape[1] // k.shape[1]
     identity = torch.eye(keys).expand(*k.shape[:2], keys, keys)
     one = meeting(q, k, identity, scoring, places)
-    weights = attend_part(one, replace(ask(one), values=()), places.whole, places.allowed(scoring))
+    weights = attend_part(one, replace(one.told, values=()), places.whole, places.allowed(scoring))
     k, v = (value.repeat_interleave(group, dim=1).abs() for value in (k, v))
     cotangent = _cotangent(weights @ v).abs()
     score = weights * (cotangent @ v.mT)
@@ -162,7 +173,7 @@ def _cotangent(like: Tensor) -> Tensor:
 def _at_site(kernel: str, qkv: list[Tensor], scoring: Scoring, places: Places) -> list[Tensor]:
     """The output of attention and its gradients by q, k and v, in fp32."""
     leaves = [value.detach().requires_grad_() for value in qkv]
-    output = KERNELS[kernel].run(meeting(*leaves, scoring, places))
+    output = TRAINING_KERNELS[kernel].run(meeting(*leaves, scoring, places))
     gradients = torch.autograd.grad(output, leaves, _cotangent(output))
     return [value.detach().float() for value in (output, *gradients)]
 

@@ -21,6 +21,8 @@ SETTING = Setting(Architecture(), Architecture())
 """A setting for terms that do not depend on it."""
 PADDING = -1
 FP32 = {"atol": 1e-5, "rtol": 1e-5}
+TRAINING_KERNELS = {name: kernel for name, kernel in KERNELS.items() if kernel.trains_on_cpu}
+"""The kernels with a backward pass on a CPU; what the others compute there is in `test_flex`."""
 
 
 def lively(architecture: Architecture, kernel: str | None = None) -> Transformer:
@@ -43,7 +45,7 @@ def able_kernels(architecture: Architecture) -> list[str]:
     with torch.device("meta"):
         modules = list(Transformer(architecture).modules())
     needed = frozenset().union(*(m.scoring.stages for m in modules if isinstance(getattr(m, "scoring", None), Scoring)))
-    return [name for name, kernel in KERNELS.items() if needed <= kernel.stages]
+    return [name for name, kernel in TRAINING_KERNELS.items() if needed <= kernel.stages]
 
 
 def some_tokens(architecture: Architecture, *shape: int) -> Tensor:

@@ -12,13 +12,13 @@ from torch import Tensor
 
 import formulas
 import properties
-from isoflop.model import KERNELS, Architecture, Transformer, build
+from isoflop.model import Architecture, Transformer, build
 from isoflop.model.attend import Dense
 from isoflop.model.places import Places
 from isoflop.model.position.band import by_key, by_query, collected
 from isoflop.model.relation import View
 from isoflop.model.term import Scoring
-from models import lively, logits_of, meeting, mixed, some_tokens
+from models import TRAINING_KERNELS, lively, logits_of, meeting, mixed, some_tokens
 
 # ------------------------------------------------------------------------------------------------ numbers by offset
 
@@ -297,7 +297,7 @@ def test_kernels_over_several_blocks(name: str, window: int | None, form: str) -
     tokens = some_tokens(architecture, 2, 150)
     documents = (torch.arange(150) > 70).long().expand(2, -1)
     found = {}
-    for kernel, able in KERNELS.items():
+    for kernel, able in TRAINING_KERNELS.items():
         if not stages(architecture) <= able.stages:
             continue
         model = lively(architecture, kernel)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import kinds
-from isoflop.model import KERNELS, Architecture, build
+from isoflop.model import Architecture, build
 from isoflop.model.attend import Dense
 from isoflop.model.places import Places
 from isoflop.model.position import ALiBi
@@ -23,7 +23,7 @@ from isoflop.model.relation import Relation, by_offset
 from isoflop.model.slots import Measure, Prior
 from isoflop.model.term import Scoring
 from isoflop.plan.cost import price
-from models import FP32, SETTING, lively, logits_of, meeting, some_tokens
+from models import FP32, SETTING, TRAINING_KERNELS, lively, logits_of, meeting, some_tokens
 
 HEADS, WIDTH, TOKENS = 3, 4, 9
 GAUSS = {"kind": "gaussian"}
@@ -56,7 +56,7 @@ def plain_places(tokens: int = TOKENS) -> Places:
 
 def output(said: Scoring, kernel: str = "eager", places: Places | None = None, values: Tensor | None = None) -> Tensor:
     q, k, v = drawn()
-    return KERNELS[kernel].run(meeting(q, k, v if values is None else values, said, places or plain_places()))
+    return TRAINING_KERNELS[kernel].run(meeting(q, k, v if values is None else values, said, places or plain_places()))
 
 
 def weights(said: Scoring, places: Places | None = None) -> Tensor:
@@ -167,7 +167,7 @@ def test_a_penalty_is_a_mask_of_torchs_attention(measure: Any, causal: bool) -> 
     i, j = grid()
     mask = (-0.6 * measured(measure)).masked_fill(causal & (j > i), -math.inf)
     expected = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.7)
-    for kernel in KERNELS:
+    for kernel in TRAINING_KERNELS:
         found = output(scoring({"measure": measure, "gamma": 0.6}, causal=causal), kernel)
         torch.testing.assert_close(found, expected, **FP32)
 
@@ -333,7 +333,7 @@ def test_a_factor_on_scores_that_are_negative(on: str | None, expected: Sequence
     if expected is None:
         powers = [math.exp(abs(s) * g) for s, g in zip(LOGITS, DECAY, strict=True)]
         expected = [power / sum(powers) for power in powers]
-    found = KERNELS["eager"].run(meeting(q, k, torch.eye(4).view(1, 1, 4, 4), said, places))
+    found = TRAINING_KERNELS["eager"].run(meeting(q, k, torch.eye(4).view(1, 1, 4, 4), said, places))
     assert found.flatten().tolist() == pytest.approx(list(expected), abs=6e-4)
 
 
@@ -379,7 +379,7 @@ FINITE: list[Any] = [
 
 @pytest.mark.parametrize(
     ("prior", "kernel"),
-    [(p, name) for p in FINITE for name, kernel in KERNELS.items() if scoring(p).stages <= kernel.stages],
+    [(p, name) for p in FINITE for name, kernel in TRAINING_KERNELS.items() if scoring(p).stages <= kernel.stages],
     ids=str,
 )
 def test_rows_without_a_key_are_zero_and_nothing_is_nan(prior: Any, kernel: str) -> None:
@@ -393,7 +393,7 @@ def test_rows_without_a_key_are_zero_and_nothing_is_nan(prior: Any, kernel: str)
         for name, parameter in said.terms[0].named_parameters():
             if not name.endswith("raw"):
                 parameter.fill_(0.3)
-    out = KERNELS[kernel].run(meeting(*leaves, said, Places(positions, positions, strangers, owners)))
+    out = TRAINING_KERNELS[kernel].run(meeting(*leaves, said, Places(positions, positions, strangers, owners)))
     out.square().sum().backward()
     assert (out[0, :, 3:5] == 0).all()
     assert (out[1] == 0).all()
@@ -506,12 +506,12 @@ def test_kernels_agree_over_several_blocks_of_queries(prior: Any, window: int | 
 
     def outcome(kernel: str) -> list[Tensor]:
         leaves = [x.requires_grad_() for x in drawn(tokens=tokens)]
-        out = KERNELS[kernel].run(meeting(*leaves, said, places))
+        out = TRAINING_KERNELS[kernel].run(meeting(*leaves, said, places))
         wanted = [*leaves, *(parameter for built in said.terms for parameter in built.parameters())]
         return [out.detach(), *torch.autograd.grad(out, wanted, cotangent)]
 
     expected = outcome("eager")
-    others = [name for name, kernel in KERNELS.items() if name != "eager" and said.stages <= kernel.stages]
+    others = [name for name, kernel in TRAINING_KERNELS.items() if name != "eager" and said.stages <= kernel.stages]
     assert "chunked" in others
     for name in others:
         for found, right in zip(outcome(name), expected, strict=True):
@@ -546,7 +546,7 @@ def test_a_sink_as_gpt_oss_has_it(kernel: str) -> None:
         built.logit.raw.copy_(logits)
     said = replace(scoring(), terms=(built,))
     positions = torch.arange(11)[None]
-    mine = KERNELS[kernel].run(meeting(q, k, v, said, Places(positions, positions, consecutive=True)))
+    mine = TRAINING_KERNELS[kernel].run(meeting(q, k, v, said, Places(positions, positions, consecutive=True)))
     holder = torch.nn.Module()
     holder.num_key_value_groups, holder.sinks = q.shape[1] // k.shape[1], logits
     hidden = torch.full((11, 11), float("-inf")).triu(1)[None, None]

@@ -7,13 +7,13 @@ import torch.nn.functional as F
 from isoflop.generate.cache import Cached, ContiguousCache
 from isoflop.model import Architecture, build
 from isoflop.model.attend import Dense
-from isoflop.model.kernel import KERNELS
 from isoflop.model.places import Places
+from models import TRAINING_KERNELS
 
 WINDOW, VOCAB = 4, 29
 
 
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 @pytest.mark.parametrize("position", ["rope", "alibi"])
 @pytest.mark.parametrize("chunk", [1, 2])
 @pytest.mark.parametrize("prompt", [3, 4, 5, 9])
@@ -34,7 +34,7 @@ def test_decoding_equals_one_pass(prompt: int, chunk: int, position: str, kernel
     torch.testing.assert_close(logits, model(tokens_BT), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 @pytest.mark.parametrize("window", [1, 2, 4, 100])
 @torch.no_grad()
 def test_exactly_the_declared_keys_are_seen(window: int, kernel: str) -> None:

@@ -6,13 +6,13 @@ import torch
 import isoflop
 from isoflop.model import build
 from isoflop.model.attend import Dense
-from isoflop.model.kernel import KERNELS
 from isoflop.model.places import Places
 from isoflop.model.term import Scoring
+from models import TRAINING_KERNELS
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 @pytest.mark.parametrize("aligned", [True, False])
 def test_a_forbidden_key_has_no_weight_however_bad_the_allowed_one(
     kernel: str, aligned: bool, dtype: torch.dtype
@@ -31,7 +31,7 @@ def test_a_forbidden_key_has_no_weight_however_bad_the_allowed_one(
 @torch.no_grad()
 def test_a_later_token_never_changes_an_earlier_logit(recipe: str, changes: dict) -> None:
     sizes = {"vocab": 31, "width": 24, "depth": 2, "attention.heads": 2}
-    for kernel in KERNELS:
+    for kernel in TRAINING_KERNELS:
         model = build(isoflop.load(recipe, **sizes, **changes), kernel=kernel).eval()
         for block in model.blocks:
             block.attention.qkv.weight[: 2 * 24] *= 1e3  # queries and keys

@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from isoflop.model.attend import Dense
-from isoflop.model.kernel import KERNELS
 from isoflop.model.places import Places
 from isoflop.model.position import ALiBi
 from isoflop.model.slots import Prior
 from isoflop.model.term import Scoring, Term
-from models import SETTING
+from models import SETTING, TRAINING_KERNELS
 
 LENGTH, HEADS = 40, 4
 NARROW = {"kind": "gaussian", "sigma": 0.01}
@@ -34,7 +33,7 @@ PLAIN = Scoring(scale=0.35, causal=True, window=None, softcap=None, dropout=0.0,
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 @pytest.mark.parametrize("documents", [False, True])
 @pytest.mark.parametrize("alibi", [False, True])
 @pytest.mark.parametrize("window", [None, 1, 3])
@@ -68,7 +67,7 @@ def test_every_prior(prior: Any, dtype: torch.dtype) -> None:
     drawn = [torch.randn(1, HEADS, LENGTH, 8, generator=generator).to(dtype) for _ in range(3)]
     exact = Dense(places, "eager")(*(x.float() for x in drawn), scoring)
     assert scoring.stages & {"mix", "scale", "add", "sink"}
-    for kernel in KERNELS.values():
+    for kernel in TRAINING_KERNELS.values():
         if not scoring.stages <= kernel.stages:
             continue
         leaves = [x.clone().requires_grad_() for x in drawn]
@@ -90,7 +89,7 @@ def started(term: Term) -> Term:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 def test_a_bias_beyond_the_range_of_fp16(kernel: str, dtype: torch.dtype) -> None:
     """ALiBi at distance 200,000 is below -65504: such keys get no weight, and nothing is NaN."""
     positions = torch.tensor([[0, 1, 200_000, 200_001]])

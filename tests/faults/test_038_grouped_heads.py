@@ -5,8 +5,8 @@ import torch
 
 from isoflop.model import Architecture, build
 from isoflop.model.attend import Dense
-from isoflop.model.kernel import KERNELS
 from isoflop.model.places import Places
+from models import TRAINING_KERNELS
 
 LENGTH = 7
 
@@ -16,7 +16,7 @@ def dense(kernel: str) -> Dense:
     return Dense(Places(positions, positions, consecutive=True), kernel)
 
 
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 @pytest.mark.parametrize(
     ("kv_heads", "read"), [(1, [0, 0, 0, 0]), (2, [0, 0, 1, 1]), (4, [0, 1, 2, 3])], ids=["mqa", "gqa", "mha"]
 )
@@ -28,7 +28,7 @@ def test_which_head_a_query_head_reads(kv_heads: int, read: list[int], kernel: s
     torch.testing.assert_close(out, torch.tensor(read).float().view(1, 4, 1, 1).expand_as(out))
 
 
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 @pytest.mark.parametrize("kv_heads", [1, 2])
 @torch.no_grad()
 def test_grouped_equals_full_heads_with_repeated_rows(kv_heads: int, kernel: str) -> None:

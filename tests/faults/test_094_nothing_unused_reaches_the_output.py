@@ -5,12 +5,12 @@ import torch
 
 from isoflop.generate.cache import Cached, ContiguousCache
 from isoflop.model import Architecture, build
-from isoflop.model.kernel import KERNELS
+from models import TRAINING_KERNELS
 
 
 @pytest.mark.parametrize("garbage", [float("nan"), float("inf")])
 @pytest.mark.parametrize("position", ["rope", "alibi"])
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 @torch.no_grad()
 def test_slots_beyond_the_end_may_hold_anything(kernel: str, position: str, garbage: float) -> None:
     model = build(Architecture(vocab=23, width=16, depth=2, position=position, attention={"heads": 2}), kernel=kernel)

@@ -6,9 +6,9 @@ import torch
 from isoflop.generate.cache import Cached, ContiguousCache
 from isoflop.model import Architecture, build
 from isoflop.model.attend import Dense
-from isoflop.model.kernel import KERNELS
 from isoflop.model.places import Places
 from isoflop.model.term import Scoring
+from models import TRAINING_KERNELS
 
 LENGTH = 6
 FREE = Scoring(scale=1.0, causal=False, window=None, softcap=None, dropout=0.0, terms=())
@@ -17,7 +17,7 @@ POSITIONS = torch.arange(LENGTH)[None]
 ONLY_FIRST = torch.tensor([[0, 1, 1, 1, 1, 1]])  # documents of the keys; every query is of document 0
 
 
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 @pytest.mark.parametrize("queries", ["one_row_for_all", "a_row_each"])
 def test_only_key_zero_is_allowed(kernel: str, queries: str) -> None:
     batch = 1 if queries == "one_row_for_all" else 2
@@ -28,7 +28,7 @@ def test_only_key_zero_is_allowed(kernel: str, queries: str) -> None:
     assert (out == 0).all()
 
 
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 def test_through_the_cache(kernel: str) -> None:
     cache = ContiguousCache(2, LENGTH, torch.device("cpu"))
     places = cache.place(POSITIONS.expand(2, -1), ONLY_FIRST.expand(2, -1))
@@ -37,7 +37,7 @@ def test_through_the_cache(kernel: str) -> None:
     assert (out == 0).all()
 
 
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 @torch.no_grad()
 def test_through_the_model(kernel: str) -> None:
     """Each token its own document: no token reads any other."""

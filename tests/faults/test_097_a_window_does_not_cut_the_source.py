@@ -7,8 +7,7 @@ import torch
 
 from isoflop.generate.cache import Cached, ContiguousCache
 from isoflop.model import Architecture, Source, Transformer
-from isoflop.model.kernel import KERNELS
-from models import lively
+from models import TRAINING_KERNELS, lively
 
 WINDOW, SOURCE, TARGET = 4, 9, 7
 
@@ -33,7 +32,7 @@ def cached(model: Transformer, tokens: torch.Tensor, source: torch.Tensor) -> to
     return out[:, -1]
 
 
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 @torch.no_grad()
 def test_every_token_of_the_source_matters_at_step_six(kernel: str) -> None:
     model = model_with(kernel)

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
 import isoflop
-from isoflop.model import KERNELS, Architecture, Transformer, build
+from isoflop.model import Architecture, Transformer, build
 from isoflop.model.attend import Dense
 from isoflop.model.places import Places
+from models import TRAINING_KERNELS
 
 WIDTH, HEADS, VOCAB, LENGTH = 32, 2, 64, 40
 # Norm of the difference against the norm; in bf16 the compiled model rounds in other places (relative 2^-9 = 2e-3 each).
@@ -81,7 +82,7 @@ class AllAttentions(nn.Module):
         super().__init__()
         models = [build(small(position=kind), dtype=dtype) for kind in IN_ATTENTION.values()]
         sublayers = [model.blocks[0].attention for model in models]
-        able = KERNELS[kernel].stages
+        able = TRAINING_KERNELS[kernel].stages
         self.kinds = nn.ModuleList(sublayer for sublayer in sublayers if sublayer.scoring.stages <= able)
         self.kernel = kernel
 
@@ -92,7 +93,7 @@ class AllAttentions(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 def test_attention_of_every_position_kind_in_bf16(kernel: str) -> None:
     module = AllAttentions(kernel, torch.bfloat16)
     x_BTD = torch.randn(2, LENGTH, WIDTH).bfloat16()

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 import isoflop
-from isoflop.model import KERNELS, build
+from isoflop.model import build
 from isoflop.model.attend import Dense
 from isoflop.model.kernel import choose
 from isoflop.model.places import Places
 from isoflop.model.position import ALiBi, RoPE
 from isoflop.model.term import Scoring
-from models import SETTING, meeting
+from models import SETTING, TRAINING_KERNELS, meeting
 
 BATCH, HEADS, KV_HEADS, HEAD_WIDTH = 2, 4, 2, 8
 ALIBI = ALiBi().term(SETTING, HEADS, HEAD_WIDTH)
@@ -28,7 +28,12 @@ SCORINGS = {
     "softcap": replace(CAUSAL, softcap=0.7),
     "all": replace(CAUSAL, window=7, softcap=0.7, terms=(ALIBI,)),
 }
-RUNS = [(kernel, name) for kernel in KERNELS for name, s in SCORINGS.items() if s.stages <= KERNELS[kernel].stages]
+RUNS = [
+    (kernel, name)
+    for kernel in TRAINING_KERNELS
+    for name, s in SCORINGS.items()
+    if s.stages <= TRAINING_KERNELS[kernel].stages
+]
 LENGTHS = [1, 31, 32, 33, 65, 97]
 # Largest error against the largest value. A bf16 number carries a relative error of 2^-9 = 2e-3 alone.
 TOLERANCE = {torch.float32: (1e-6, 2e-6), torch.bfloat16: (5e-3, 1.5e-2)}
@@ -126,7 +131,7 @@ def test_equals_the_definition(length: int, kernel: str, name: str, documents: b
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["causal", "window", "alibi"])
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 @pytest.mark.parametrize("length", [31, 33, 97])
 def test_sliced_views_and_a_transposed_gradient(length: int, name: str, kernel: str, dtype: torch.dtype) -> None:
     """q, k and v as views of one stacked tensor, and a gradient whose strides are not the output's."""
@@ -142,7 +147,7 @@ def test_sliced_views_and_a_transposed_gradient(length: int, name: str, kernel: 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["causal", "window", "alibi"])
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 @pytest.mark.parametrize("length", [31, 33, 97])
 def test_kv_heads_expanded_from_one(length: int, name: str, kernel: str, dtype: torch.dtype) -> None:
     """Keys and values with stride 0 over the heads: the gradient is summed over them."""
@@ -160,13 +165,13 @@ def test_kv_heads_expanded_from_one(length: int, name: str, kernel: str, dtype: 
 
 
 @pytest.mark.parametrize("name", ["causal", "window", "alibi"])
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 def test_queries_that_are_fewer_than_keys(kernel: str, name: str) -> None:
     """The last 3 of 33 tokens: a triangle that starts at key 0 would be wrong."""
     q, k, v, _ = draw(33)
     positions, scoring = torch.arange(33)[None], SCORINGS[name]
     places = Places(positions[:, 30:], positions)
-    out = KERNELS[kernel].run(meeting(q[:, :, 30:], k, v, scoring, places))
+    out = TRAINING_KERNELS[kernel].run(meeting(q[:, :, 30:], k, v, scoring, places))
     torch.testing.assert_close(out.double(), expected(33, name, False)[0][:, :, 30:], rtol=0, atol=2e-6)
 
 
@@ -195,7 +200,7 @@ def test_fully_masked_rows_are_zero_with_finite_gradients(
     assert (v.grad[1] == 0).all()
 
 
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 def test_dropout_is_unbiased_and_only_in_training(kernel: str) -> None:
     torch.manual_seed(0)
     q, k, _, _ = draw(32)
@@ -230,13 +235,13 @@ def test_the_fastest_kernel_that_can_is_chosen(name: str, length: int, dropout: 
 
 def test_a_forced_kernel_that_cannot_run_is_refused_when_the_model_is_built() -> None:
     capped = isoflop.load("modern", width=32, depth=2, blocks=[{"at": "1", "attention": {"softcap": 30.0}}])
-    with pytest.raises(ValueError, match=r"'sdpa' cannot run stage cap; these can: eager, banded, chunked"):
+    with pytest.raises(ValueError, match=r"'sdpa' cannot run stage cap; these can: flex, eager, banded, chunked"):
         build(capped, kernel="sdpa")
     assert build(capped, kernel="eager").kernel == "eager"
 
 
 def test_an_unknown_kernel_is_refused_when_the_model_is_built() -> None:
-    with pytest.raises(ValueError, match=r"'flash' is no kernel; there are sdpa, eager, banded, chunked"):
+    with pytest.raises(ValueError, match=r"'flash' is no kernel; there are flex, sdpa, eager, banded, chunked"):
         build(isoflop.load("modern", width=32, depth=1), kernel="flash")
 
 

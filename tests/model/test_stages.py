@@ -11,11 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from isoflop.model import KERNELS
 from isoflop.model.places import Places
 from isoflop.model.relation import Addition, Diagonals, Mixture, Relation, View, by_offset
 from isoflop.model.term import Meeting, Scoring, Term
-from models import meeting
+from models import TRAINING_KERNELS, meeting
 
 BATCH, HEADS, KV_HEADS, WIDTH = 2, 4, 2, 8
 STAGES = ["relate", "absolute", "scale", "add", "sink", "mix", "values"]
@@ -82,7 +81,7 @@ def outcome(kernel: str, stages: list[str], scoring: Scoring, places: Places) ->
     q, k, v = (torch.randn(BATCH, h, length, WIDTH, generator=generator) for h in (HEADS, KV_HEADS, KV_HEADS))
     term = Everything(*stages)
     leaves = [x.requires_grad_() for x in (q, k, v)]
-    out = KERNELS[kernel].run(meeting(*leaves, replace(scoring, terms=(term,)), places))
+    out = TRAINING_KERNELS[kernel].run(meeting(*leaves, replace(scoring, terms=(term,)), places))
     cotangent = torch.randn(out.shape, generator=generator)
     wanted = [*leaves, *term.parameters()]
     gradients = torch.autograd.grad(out, wanted, cotangent, allow_unused=True)
@@ -91,7 +90,7 @@ def outcome(kernel: str, stages: list[str], scoring: Scoring, places: Places) ->
 
 
 CASES = [[stage] for stage in STAGES] + [["relate", "absolute", "scale", "add", "sink"], STAGES]
-RUNS = [(k, c) for k in KERNELS for c in CASES if k != "eager" and set(c) <= KERNELS[k].stages]
+RUNS = [(k, c) for k in TRAINING_KERNELS for c in CASES if k != "eager" and set(c) <= TRAINING_KERNELS[k].stages]
 
 
 @pytest.mark.parametrize(
@@ -102,10 +101,10 @@ RUNS = [(k, c) for k in KERNELS for c in CASES if k != "eager" and set(c) <= KER
 )
 def test_every_kernel_equals_the_definition(kernel: str, stages: list[str], shape: dict[str, Any]) -> None:
     scoring = replace(PLAIN, **shape)
-    if not (scoring.softcap is None or "cap" in KERNELS[kernel].stages):
+    if not (scoring.softcap is None or "cap" in TRAINING_KERNELS[kernel].stages):
         return
     banded, chunked = (import_module(f"isoflop.model.kernel.{name}") for name in ("banded", "chunked"))
-    with patch.object(banded, "ROWS", 4), patch.object(chunked, "ROWS", 5):
+    with patch.object(banded, "ROWS", 4), patch.object(banded, "PAIRS", 1), patch.object(chunked, "ROWS", 5):
         for packed in (False, True):
             for consecutive in (False, True):
                 places = places_of(13, packed, consecutive)
@@ -140,6 +139,6 @@ def test_a_large_sink_takes_the_weight_and_a_small_one_none() -> None:
             term.get_parameter("logit").data.fill_(logit)
             scoring = replace(PLAIN, terms=(term,))
             places = places_of(6, False, True)
-            outputs.append(KERNELS[kernel].run(meeting(x, x, x, scoring, places)))
-        torch.testing.assert_close(outputs[0], KERNELS["eager"].run(meeting(x, x, x, PLAIN, places)))
+            outputs.append(TRAINING_KERNELS[kernel].run(meeting(x, x, x, scoring, places)))
+        torch.testing.assert_close(outputs[0], TRAINING_KERNELS["eager"].run(meeting(x, x, x, PLAIN, places)))
         assert (outputs[1] == 0).all()

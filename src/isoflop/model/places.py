@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from isoflop.model.relation import View
+from isoflop.model.relation import View, in_batch
 
 if TYPE_CHECKING:
     from isoflop.model.term import Scoring
@@ -73,6 +73,16 @@ class Places:
         k_documents = torch.cat([past.expand(rows, -1), here.expand(rows, -1)], dim=1)
         return Places(self.q_positions, k_positions, here, k_documents, self.consecutive, count)
 
+    def split(self, count: int, batch: int) -> list[Places]:
+        """Those of so many sequences of a batch at a time."""
+        q_documents, k_documents = (
+            [None] * -(-batch // count) if documents is None else in_batch(documents, count, batch)
+            for documents in (self.q_documents, self.k_documents)
+        )
+        q_positions, k_positions = (in_batch(x, count, batch) for x in (self.q_positions, self.k_positions))
+        pieces = zip(q_positions, k_positions, q_documents, k_documents, strict=True)
+        return [Places(*piece, self.consecutive, self.before) for piece in pieces]
+
     @property
     def whole(self) -> Part:
         """All pairs."""
@@ -88,6 +98,17 @@ class Places:
             if scoring.window is not None:
                 k0, k1 = max(0, first - scoring.window + 1), min(k1, last + scoring.window - 1)
         return Part(q0, q1, k0, k1)
+
+    def span(self, scoring: Scoring) -> tuple[int, int]:
+        """The lowest and the highest offset of a key that a query may see; where positions are free, of any key."""
+        q, k = self.q_positions, self.k_positions
+        lowest, highest = 1 - k.shape[1], k.shape[1] - 1
+        if not self.consecutive:
+            lowest, highest = int(k.min() - q.max()), int(k.max() - q.min())
+        if scoring.window is not None:
+            lowest, highest = max(lowest, 1 - scoring.window), min(highest, scoring.window - 1)
+        highest = min(highest, 0) if scoring.causal else highest
+        return min(lowest, highest), highest
 
     def view(self, part: Part) -> View:
         """What relations are told of a part."""

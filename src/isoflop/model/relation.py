@@ -36,6 +36,11 @@ class View:
         return self.k_positions[:, None, None, :] - self.q_positions[:, None, :, None]
 
 
+def in_batch(tensor: Tensor, count: int, batch: int) -> Sequence[Tensor]:
+    """So many sequences of a batch at a time; all of a tensor that is the same for every sequence."""
+    return tensor.split(count) if tensor.shape[0] == batch else [tensor] * -(-batch // count)
+
+
 Value = Callable[[Tensors, Tensors, Tensors, View], Tensor]
 
 
@@ -84,15 +89,24 @@ class Relation:
         rows = tuple(tensor[:, :, queries] for tensor in self.rows)
         return replace(self, rows=rows, columns=tuple(tensor[:, :, keys] for tensor in self.columns))
 
+    def split(self, count: int, batch: int) -> list[Relation]:
+        """The relation of so many sequences at a time, of a batch of more than one."""
+        pieces = [in_batch(tensor, count, batch) for tensor in (*self.rows, *self.columns)]
+        return [self.of([*(piece[n] for piece in pieces), *self.shared]) for n in range(-(-batch // count))]
+
     def at(self, view: View) -> Tensor:
         """The values of a view, which must be of as many queries and keys as `rows` and `columns` have."""
         if not self.relative or view.first is None:
             return self.value(self.rows, self.columns, self.shared, view)
         rows, columns = view.q_positions.shape[1], view.k_positions.shape[1]
         offsets_1N = torch.arange(view.first - rows + 1, view.first + columns, device=view.k_positions.device)[None]
-        value_1H1N = self.value((), (), self.shared, View(torch.zeros_like(offsets_1N[:, :1]), offsets_1N))
+        value_1H1N = self.by_offset(offsets_1N)
         constant = value_1H1N.shape[-1] == 1
         return value_1H1N if constant else Diagonals.apply(value_1H1N.flatten(0, 2), rows).unsqueeze(0)
+
+    def by_offset(self, offsets_1N: Tensor) -> Tensor:
+        """What a relation that is `relative` says of some offsets from query to key, (1, H or 1, 1, N or 1)."""
+        return self.value((), (), self.shared, View(torch.zeros_like(offsets_1N[:, :1]), offsets_1N))
 
 
 def given(number: Tensor) -> Relation:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from isoflop.model.places import Places
+from isoflop.model.places import Part, Places
 from isoflop.model.relation import Addition, Mixture, Relation
 
 Once = Callable[[Any, Callable[[], Any]], Any]
@@ -94,8 +97,57 @@ class Scoring:
     @property
     def stages(self) -> frozenset[str]:
         """The stages that a kernel must be able to run (`rotate` is done before it)."""
-        cap = {"cap"} if self.softcap is not None else set()
-        return frozenset().union(*(term.stages for term in self.terms), cap) - {"rotate"}
+        own = {"cap": self.softcap is not None, "dropout": self.dropout > 0}
+        return frozenset().union(*(term.stages for term in self.terms), {s for s in own if own[s]}) - {"rotate"}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the terms of an evaluation say, by stage."""
+
+    relate: tuple[Relation, ...]
+    scale: tuple[Relation, ...]
+    add: tuple[Relation, ...]
+    mix: tuple[Mixture, ...] = ()
+    values: tuple[Addition, ...] = ()
+    sink_H: Tensor | None = None
+    absolute_H: Tensor | None = None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What relations and additions are made of, in order."""
+        return [tensor for said in self._said for tensor in said.tensors]
+
+    def of(self, tensors: Sequence[Tensor]) -> Told:
+        """The same made of other tensors, in the order of `tensors`."""
+        left = iter(tensors)
+        remade = iter([said.of(list(islice(left, len(said.tensors)))) for said in self._said])
+        relate, scale, add, values = (
+            tuple(islice(remade, len(said))) for said in (self.relate, self.scale, self.add, self.values)
+        )
+        return replace(self, relate=relate, scale=scale, add=add, values=values)
+
+    def part(self, part: Part) -> Told:
+        """What is said of a part of the pairs."""
+
+        def cut(said: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(each.part(part.queries, part.keys) for each in said)
+
+        return replace(self, relate=cut(self.relate), scale=cut(self.scale), add=cut(self.add), mix=cut(self.mix))
+
+    def split(self, count: int, batch: int) -> list[Told]:
+        """What is said of so many sequences of the batch at a time. Mixtures are not split."""
+        stages = {
+            name: [said.split(count, batch) for said in getattr(self, name)] for name in ("relate", "scale", "add")
+        }
+        return [
+            replace(self, **{name: tuple(said[number] for said in stage) for name, stage in stages.items()})
+            for number in range(-(-batch // count))
+        ]
+
+    @property
+    def _said(self) -> tuple[Relation | Addition, ...]:
+        return (*self.relate, *self.scale, *self.add, *self.values)
 
 
 @dataclass(frozen=True)
@@ -119,3 +171,19 @@ class Meeting:
     places: Places
     once: Once
     dropout: float = 0.0
+
+    @cached_property
+    def told(self) -> Told:
+        """Every term's say, once for an evaluation, however many parts it is computed in."""
+        acting = self.scoring.acting
+        sinks = [term.sink(self) for term in acting("sink")]
+        absolute = [term.absolute(self) for term in acting("absolute")]
+        return Told(
+            tuple(term.relate(self) for term in acting("relate")),
+            tuple(term.scale(self) for term in acting("scale")),
+            tuple(term.add(self) for term in acting("add")),
+            tuple(term.mix(self) for term in acting("mix")),
+            tuple(term.values(self) for term in acting("values")),
+            torch.stack(sinks).logsumexp(0) if len(sinks) else None,
+            torch.stack(absolute).any(0) if len(absolute) else None,
+        )

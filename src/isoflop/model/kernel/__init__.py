@@ -14,6 +14,7 @@ from torch import Tensor
 from isoflop.model.kernel.banded import banded
 from isoflop.model.kernel.chunked import chunked
 from isoflop.model.kernel.eager import eager
+from isoflop.model.kernel.flex import by_distance, flex
 from isoflop.model.kernel.sdpa import sdpa
 from isoflop.model.term import Meeting, Scoring
 
@@ -29,16 +30,22 @@ class Kernel:
         stages: what it can run.
         run: an evaluation to its output o_BHTE.
         suits: whether it is fast for an evaluation that it can run.
+        trains_on_cpu: whether it has a backward pass there.
     """
 
     name: str
     stages: frozenset[str]
     run: Run
     suits: Callable[[Meeting], bool]
+    trains_on_cpu: bool = True
 
 
 SMALL = 128
 """Queries and keys up to which a matrix of all pairs costs less than a loop over blocks."""
+
+
+FLEX_WIDTH = 16
+"""Components of a head below which torch's FlexAttention has no fused kernel."""
 
 
 def _small(meeting: Meeting) -> bool:
@@ -50,6 +57,15 @@ def _suits_sdpa(meeting: Meeting) -> bool:
     if _small(meeting):
         return True
     return not _narrow(meeting) and not (torch.is_grad_enabled() and _learns(meeting.scoring))
+
+
+def _suits_flex(meeting: Meeting) -> bool:
+    """On a GPU, more than a triangle or all pairs, where all that is told of pairs follows from their distance."""
+    if not meeting.q_BHTE.is_cuda or _small(meeting) or meeting.q_BHTE.shape[3] < FLEX_WIDTH:
+        return False
+    scoring, places = meeting.scoring, meeting.places
+    plain = not len(scoring.stages) and scoring.window is None and places.q_documents is None
+    return not plain and by_distance(meeting)
 
 
 def _learns(scoring: Scoring) -> bool:
@@ -72,12 +88,13 @@ def _uncompiled(run: Run) -> Run:
     return torch.compiler.disable(run)  # pyright: ignore[reportReturnType]  # torch does not say that it stays a Run
 
 
-_ALL = frozenset({"relate", "cap", "absolute", "scale", "add", "sink", "mix", "values"})
+_ALL = frozenset({"relate", "cap", "absolute", "scale", "add", "sink", "mix", "values", "dropout"})
 
 KERNELS = {
     kernel.name: kernel
     for kernel in (
-        Kernel("sdpa", frozenset({"add"}), sdpa, _suits_sdpa),
+        Kernel("flex", frozenset({"cap", "absolute", "scale", "add", "sink"}), flex, _suits_flex, trains_on_cpu=False),
+        Kernel("sdpa", frozenset({"add", "dropout"}), sdpa, _suits_sdpa),
         Kernel("eager", _ALL, eager, _small),
         Kernel("banded", _ALL - {"mix"}, _uncompiled(banded), _always),
         Kernel("chunked", _ALL, _uncompiled(chunked), _always),

@@ -14,22 +14,38 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from isoflop.model.kernel.eager import Told, ask, score
+from isoflop.model.kernel.eager import score
 from isoflop.model.linear import computes_wide
 from isoflop.model.places import Part, Places
 from isoflop.model.relation import Addition, View
-from isoflop.model.term import Meeting, Scoring
+from isoflop.model.term import Meeting, Scoring, Told
 
 ROWS = 64
 """Queries at a time. Fewer waste fewer pairs at the edges of the band, more have less overhead."""
 
 
+PAIRS = 2**19
+"""Scores at a time, as far as one sequence of the batch allows: some megabytes, which a processor's cache holds."""
+
+
 def banded(meeting: Meeting) -> Tensor:
     """See the file; any stage but `mix`."""
-    told, q, drop = ask(meeting), meeting.q_BHTE, _Drop.draw(meeting.dropout)
-    dtype = torch.promote_types(q.dtype, torch.float32) if computes_wide(q.dtype, q.device.type) else q.dtype
-    inputs = (x.to(dtype) for x in (q, meeting.k_BGSE, meeting.v_BGSE))
-    return _Banded.apply(*inputs, told.sink_H, told, meeting.scoring, meeting.places, drop, *told.tensors).to(q.dtype)
+    told, scoring, places = meeting.told, meeting.scoring, meeting.places
+    dtype = meeting.q_BHTE.dtype
+    wide = torch.promote_types(dtype, torch.float32) if computes_wide(dtype, meeting.q_BHTE.device.type) else dtype
+    q, k, v = (x.to(wide) for x in (meeting.q_BHTE, meeting.k_BGSE, meeting.v_BGSE))
+    batch, heads = meeting.q_BHTE.shape[:2]
+
+    def run(q: Tensor, k: Tensor, v: Tensor, told: Told, places: Places) -> Tensor:
+        drop = _Drop.draw(meeting.dropout)
+        return _Banded.apply(q, k, v, told.sink_H, told, scoring, places, drop, *told.tensors)
+
+    count = max(1, PAIRS // (heads * ROWS * max(part.k1 - part.k0 for part in _parts(places, scoring))))
+    if count >= batch:
+        return run(q, k, v, told, places).to(dtype)
+    said, stand = told.split(count, batch), places.split(count, batch)
+    pieces = zip(q.split(count), k.split(count), v.split(count), said, stand, strict=True)
+    return torch.cat([run(*piece) for piece in pieces]).to(dtype)
 
 
 class _Banded(torch.autograd.Function):

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from isoflop.model.kernel.eager import Told, ask, attend_part
+from isoflop.model.kernel.eager import attend_part
 from isoflop.model.places import Part
-from isoflop.model.term import Meeting
+from isoflop.model.term import Meeting, Told
 
 ROWS = 128
 """Queries at a time."""
@@ -16,7 +16,7 @@ ROWS = 128
 
 def chunked(meeting: Meeting) -> Tensor:
     """Chunks of queries against the keys in their reach; their weights are computed again in the backward pass."""
-    told, places = ask(meeting), meeting.places
+    told, places = meeting.told, meeting.places
     length = meeting.q_BHTE.shape[2]
     parts = [places.reach(meeting.scoring, q0, min(q0 + ROWS, length)) for q0 in range(0, length, ROWS)]
     return torch.cat([_chunk(meeting, told, part) for part in parts], dim=2)

@@ -2,73 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from isoflop.model.places import Part
-from isoflop.model.relation import Addition, Mixture, Relation, View
-from isoflop.model.term import Meeting, Scoring
-
-
-@dataclass(frozen=True)
-class Told:
-    """What the terms of an evaluation say, by stage."""
-
-    relate: tuple[Relation, ...]
-    scale: tuple[Relation, ...]
-    add: tuple[Relation, ...]
-    mix: tuple[Mixture, ...] = ()
-    values: tuple[Addition, ...] = ()
-    sink_H: Tensor | None = None
-    absolute_H: Tensor | None = None
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """What relations and additions are made of, in order."""
-        return [tensor for said in self._said for tensor in said.tensors]
-
-    def of(self, tensors: Sequence[Tensor]) -> Told:
-        """The same made of other tensors, in the order of `tensors`."""
-        left = iter(tensors)
-        remade = iter([said.of(list(islice(left, len(said.tensors)))) for said in self._said])
-        relate, scale, add, values = (
-            tuple(islice(remade, len(said))) for said in (self.relate, self.scale, self.add, self.values)
-        )
-        return replace(self, relate=relate, scale=scale, add=add, values=values)
-
-    def part(self, part: Part) -> Told:
-        """What is said of a part of the pairs."""
-
-        def cut(said: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(each.part(part.queries, part.keys) for each in said)
-
-        return replace(self, relate=cut(self.relate), scale=cut(self.scale), add=cut(self.add), mix=cut(self.mix))
-
-    @property
-    def _said(self) -> tuple[Relation | Addition, ...]:
-        return (*self.relate, *self.scale, *self.add, *self.values)
-
-
-def ask(meeting: Meeting) -> Told:
-    """Every term's say, once for an evaluation, however many parts it is computed in."""
-    acting = meeting.scoring.acting
-    sinks = [term.sink(meeting) for term in acting("sink")]
-    absolute = [term.absolute(meeting) for term in acting("absolute")]
-    return Told(
-        tuple(term.relate(meeting) for term in acting("relate")),
-        tuple(term.scale(meeting) for term in acting("scale")),
-        tuple(term.add(meeting) for term in acting("add")),
-        tuple(term.mix(meeting) for term in acting("mix")),
-        tuple(term.values(meeting) for term in acting("values")),
-        torch.stack(sinks).logsumexp(0) if len(sinks) else None,
-        torch.stack(absolute).any(0) if len(absolute) else None,
-    )
+from isoflop.model.relation import View
+from isoflop.model.term import Meeting, Scoring, Told
 
 
 def eager(meeting: Meeting) -> Tensor:
@@ -81,7 +21,7 @@ def eager(meeting: Meeting) -> Tensor:
     """
     scoring, whole = meeting.scoring, meeting.places.whole
     allowed = meeting.once(("allowed", scoring.causal, scoring.window), lambda: meeting.places.allowed(scoring))
-    return attend_part(meeting, ask(meeting), whole, allowed)
+    return attend_part(meeting, meeting.told, whole, allowed)
 
 
 def attend_part(meeting: Meeting, told: Told, part: Part, allowed: Tensor) -> Tensor:

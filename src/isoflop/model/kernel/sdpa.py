@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from isoflop.model.kernel.eager import ask
 from isoflop.model.linear import computes_wide
 from isoflop.model.term import Meeting, Scoring
 
@@ -40,7 +39,7 @@ def sdpa(meeting: Meeting) -> Tensor:
 
 
 def _mask(meeting: Meeting) -> Tensor:
-    relations = ask(meeting).add
+    relations = meeting.told.add
     if all(relation.fixed for relation in relations):
         return meeting.once(_key(meeting.scoring), lambda: _filled(meeting, relations))
     return _filled(meeting, relations)

@@ -66,7 +66,8 @@ class RelativeSinusoids(Term):
         self.roles: Roles = {"map": "position_map"}
 
     def relate(self, meeting: Meeting) -> Relation:
-        lowest, highest = meeting.once(("span", meeting.scoring.causal, meeting.scoring.window), lambda: span(meeting))
+        scoring = meeting.scoring
+        lowest, highest = meeting.once(("span", scoring.causal, scoring.window), lambda: meeting.places.span(scoring))
         rows_BHTE = meeting.q_BHTE.float() + self.biases.v.float().unsqueeze(1)
         columns_BHS1 = _by_head(meeting.k_BGSE.float(), self.biases.u.float())
         met_HNE = self._sinusoids(lowest, highest, meeting.q_BHTE.device)
@@ -78,19 +79,6 @@ class RelativeSinusoids(Term):
         cos, sin = angles(distances_1N, self.width, self.base)
         met_NW = torch.cat([sin, cos], dim=-1)[0] @ self.map.float().t()
         return met_NW.unflatten(-1, self.biases.u.shape).transpose(0, 1)
-
-
-def span(meeting: Meeting) -> tuple[int, int]:
-    """The lowest and the highest offset of a key that a query may see; where positions are free, of any key."""
-    places, scoring = meeting.places, meeting.scoring
-    q, k = places.q_positions, places.k_positions
-    lowest, highest = 1 - k.shape[1], k.shape[1] - 1
-    if not places.consecutive:
-        lowest, highest = int(k.min() - q.max()), int(k.max() - q.min())
-    if scoring.window is not None:
-        lowest, highest = max(lowest, 1 - scoring.window), min(highest, scoring.window - 1)
-    highest = min(highest, 0) if scoring.causal else highest
-    return min(lowest, highest), highest
 
 
 def _by_head(k_BGSE: Tensor, u_HE: Tensor) -> Tensor:
