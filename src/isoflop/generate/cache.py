@@ -8,7 +8,6 @@ queries meet them (see `Expand`) is made anew each time. Attention to an encoder
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -96,10 +95,10 @@ class Cached(ForwardPass):
     def across(self, q_BHTE: Tensor, keys_values: KeysValues, scoring: Scoring, expand: Expand = as_kept) -> Tensor:
         k_BGSE, v_BGSE = self.cache.source(self.source_site, keys_values)
         self.source_site += 1
-        return self._to_source(q_BHTE, k_BGSE, v_BGSE, scoring, expand)
+        return self._to_source()(q_BHTE, k_BGSE, v_BGSE, scoring, expand)
 
-    @cached_property
     def _to_source(self) -> Dense:
         """Other places, and so other things to remember; nothing there changes from token to token."""
-        assert self.cache.memory is not None
-        return Dense(self.cache.memory.seen_from(self.places), self.kernel)
+        memory = self.cache.memory
+        assert memory is not None
+        return self.once("to source", lambda: Dense(memory.seen_from(self.places), self.kernel))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -94,10 +93,10 @@ class Dense(ForwardPass):
 
     def across(self, q_BHTE: Tensor, keys_values: KeysValues, scoring: Scoring, expand: Expand = as_kept) -> Tensor:
         assert self.memory is not None, "a model with cross-attention checks that it has a source"
-        return self._to_source(q_BHTE, *keys_values(self.memory.states_BSD), scoring, expand)
+        return self._to_source()(q_BHTE, *keys_values(self.memory.states_BSD), scoring, expand)
 
-    @cached_property
     def _to_source(self) -> Dense:
         """Other places, and so other things to remember."""
-        assert self.memory is not None
-        return Dense(self.memory.seen_from(self.places), self.kernel, self.training)
+        memory = self.memory
+        assert memory is not None
+        return self.once("to source", lambda: Dense(memory.seen_from(self.places), self.kernel, self.training))

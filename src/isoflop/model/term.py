@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -171,10 +170,17 @@ class Meeting:
     places: Places
     once: Once
     dropout: float = 0.0
+    _told: list[Told] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    @cached_property
+    @property
     def told(self) -> Told:
         """Every term's say, once for an evaluation, however many parts it is computed in."""
+        # No `cached_property`: torch.compile cannot trace its lock.
+        if not len(self._told):
+            self._told.append(self._ask())
+        return self._told[0]
+
+    def _ask(self) -> Told:
         acting = self.scoring.acting
         sinks = [term.sink(self) for term in acting("sink")]
         absolute = [term.absolute(self) for term in acting("absolute")]
