@@ -81,10 +81,15 @@ class Mixed:
     source: Source | None
     moved: float
 
+    @property
+    def room(self) -> dict[str, float]:
+        """How close logits must be."""
+        return {**FP32, "atol": max(FP32["atol"], 4 * self.moved)}
+
     def check(self, logits: Tensor, what: str) -> None:
         """The logits of real tokens are those of their sequence alone."""
-        room = {**FP32, "atol": max(FP32["atol"], 4 * self.moved)}
-        torch.testing.assert_close(logits[self.real], self.alone[self.real], **room, msg=lambda text: f"{what}: {text}")
+        near, alone = self.room, self.alone[self.real]
+        torch.testing.assert_close(logits[self.real], alone, **near, msg=lambda text: f"{what}: {text}")
 
 
 ROWS = (
