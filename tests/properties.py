@@ -331,18 +331,20 @@ def check_saved(model: Transformer) -> None:
 
 def check_everything(architecture: Architecture) -> None:
     """All of the above."""
-    check_combination(architecture, ALL_SPLITS)
+    check_combination(architecture, ALL_SPLITS, thorough=True)
     check_cost(architecture)
     check_dropout(architecture)
     check_saved(lively(architecture))
 
 
-def check_combination(architecture: Architecture, splits: Sequence[Sequence[int]] = ([3, 1, 2, 1],)) -> None:
+def check_combination(
+    architecture: Architecture, splits: Sequence[Sequence[int]] = ([3, 1, 2, 1],), *, thorough: bool = False
+) -> None:
     """What a combination could break though each part of it is right alone."""
     check_round_trip(architecture)
     check_parameters(architecture)
     check_reach(architecture)
-    check_kernels(architecture)
+    check_kernels(architecture, thorough=thorough)
     model = lively(architecture)
     batch = mixed(model)
     check_packing(model, batch)

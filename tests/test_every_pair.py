@@ -10,7 +10,7 @@ import pytest
 import kinds
 import properties
 
-CHUNKS = 12
+CHUNKS = 36
 ARCHITECTURES = kinds.cover().architectures
 
 
