@@ -55,6 +55,11 @@ REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
         ["a decoder goes on with"],
     ),
     (
+        {"attention": {"memory": 4}, "position": ["rope", "transformer_xl"]},
+        "attention.memory",
+        ["'rope' turns queries", "vectors of 'transformer_xl'", "remove one of the two"],
+    ),
+    (
         {"attention": {"memory": 4}, "position": ["learned", "alibi"]},
         "attention.memory",
         ["'learned' counts each segment from its own start", "'transformer_xl', 'rope' or 'alibi'"],

@@ -10,16 +10,17 @@ from isoflop.model.attend import Dense
 from isoflop.model.places import Places
 from models import TRAINING_KERNELS
 
-WINDOW, VOCAB = 4, 29
+VOCAB = 29
 
 
 @pytest.mark.parametrize("kernel", list(TRAINING_KERNELS))
 @pytest.mark.parametrize("position", ["rope", "alibi"])
 @pytest.mark.parametrize("chunk", [1, 2])
-@pytest.mark.parametrize("prompt", [3, 4, 5, 9])
+@pytest.mark.parametrize(("window", "prompt"), [(4, 3), (4, 4), (4, 5), (4, 9), (1, 3), (9, 9), (9, 8), (15, 9)])
 @torch.no_grad()
-def test_decoding_equals_one_pass(prompt: int, chunk: int, position: str, kernel: str) -> None:
-    attention, init = {"heads": 2, "window": WINDOW}, {"kind": "normal", "std": 0.3}
+def test_decoding_equals_one_pass(window: int, prompt: int, chunk: int, position: str, kernel: str) -> None:
+    """Windows shorter than the prompt, as long, longer by one, of the token alone, and of all that is ever written."""
+    attention, init = {"heads": 2, "window": window}, {"kind": "normal", "std": 0.3}
     declared = Architecture(vocab=VOCAB, width=16, depth=2, position=position, attention=attention, init=init)
     model, length = build(declared, kernel=kernel).eval(), prompt + 6
     tokens_BT = torch.randint(VOCAB, (2, length), generator=torch.Generator().manual_seed(prompt))
