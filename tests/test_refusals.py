@@ -346,7 +346,7 @@ def test_a_kernel_that_cannot_run_what_is_declared_is_refused_by_name() -> None:
     capped = kinds.tiny({"attention": {"softcap": 5.0}})
     with pytest.raises(ValueError, match=r"'sdpa' cannot run stage cap; these can: flex, eager, banded, chunked"):
         build(capped, kernel="sdpa")
-    with pytest.raises(ValueError, match=r"'flash' is no kernel; there are sdpa, eager, banded, chunked"):
+    with pytest.raises(ValueError, match=r"'flash' is no kernel; there are flex, sdpa, eager, banded, chunked"):
         build(kinds.tiny(), kernel="flash")
 
 
